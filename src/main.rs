@@ -1,0 +1,3 @@
+//! The `kvgate` command.
+
+fn main() {}

@@ -1,0 +1,19 @@
+//! What a request asks for, read once and never again.
+//!
+//! Decides: which API a path speaks, what its prompt is, which features it uses.
+//! Reads: the method, path, headers and whole body of one request. Called by: `proxy`.
+//! Nothing here counts tokens, admits or forwards.
+
+mod client;
+pub mod dialect;
+mod id;
+mod prompt;
+mod shape;
+mod tokens;
+
+pub use client::{Client, Tenant, TenantKey};
+pub use dialect::{ReadError, Reading, Route, route};
+pub use id::{ClientId, RequestId, engine_id};
+pub use prompt::{ChatPrompt, Prompt, PromptItem};
+pub use shape::{Api, Outcome, Phase, PromptKind, Shape};
+pub use tokens::Tokens;
