@@ -1,0 +1,261 @@
+//! Builds every room once, wires them, runs, drains.
+//!
+//! Nothing here decides: it hands receivers and handles to the rooms and keeps their tasks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admit::{Gate, Modes, Profile, ProfileError, Rates, Rule, Signals};
+use crate::config::Config;
+use crate::crash::{self, Death, Reports};
+use crate::engine::{self, Change, Snapshot};
+use crate::ledger::{self, Ledger};
+use crate::operate::{self, AdminError, Handles, Heart};
+use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
+use crate::telemetry::{self, Event, Exporter};
+use crate::tokens::{Counter, Truth};
+
+mod tokenizer;
+
+/// Why the gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data port's address cannot be had.
+    #[error("proxy.listen = {address}: {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's words.
+        error: std::io::Error,
+    },
+    /// The admin port cannot start.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The engine's settings are wrong.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// The profile file is wrong.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The configured tokenizer cannot be used.
+    #[error("tokens.tokenizer: {0}")]
+    Tokenizer(String),
+    /// Metrics cannot be kept.
+    #[error("metrics cannot be recorded: {0}")]
+    Metrics(String),
+}
+
+/// A gateway that runs.
+pub struct Running {
+    /// The data port's address.
+    pub data: SocketAddr,
+    /// The admin port's address.
+    pub admin: SocketAddr,
+    tasks: TaskTracker,
+    ledger: Ledger,
+    admin_stop: CancellationToken,
+    admin_thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Waits until everything has ended after `stop` was cancelled.
+    pub async fn ended(mut self) {
+        self.tasks.wait().await;
+        self.ledger.close();
+        self.admin_stop.cancel();
+        if let Some(thread) = self.admin_thread.take() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+}
+
+/// Starts the gateway; it drains and ends when `stop` is cancelled.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, StartError> {
+    let exporter = Exporter::install().map_err(|e| StartError::Metrics(e.to_string()))?;
+    let profile = config.admit.length.profile.as_deref().map(Profile::load).transpose()?;
+    let client = engine::Client::new(&config.engine)?;
+    let counter = tokenizer::counter(&config.tokens)?;
+    let data = TcpListener::bind(config.proxy.listen)
+        .await
+        .map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
+    let address = data.local_addr().map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
+    let admin = operate::Server::bind(config.operate.listen)?;
+    let (ledger, recovered) = Ledger::open(&config.ledger);
+    announce(&recovered);
+    let key = ledger::tenant_key(&config.ledger);
+    let reports_dir = config.ledger.state_dir.as_ref().map(|d| d.join("reports"));
+    let reports = Reports::open(reports_dir.as_deref());
+
+    let (snapshot, hints, changes, watching) = engine::start(&config.engine, client.clone());
+    let modes = Modes::new(&config.admit.mode);
+    let gate = Gate::new(&config.admit.capacity, modes.clone());
+    let truth = Arc::new(Truth::default());
+    let heart = Heart::default();
+    let tasks = TaskTracker::new();
+    let until = |task| stop.clone().run_until_cancelled_owned(task);
+
+    tasks.spawn(until(Box::pin(watching) as BoxTask));
+    tasks.spawn(until(Box::pin(gate.clone().run())));
+    tasks.spawn(until(Box::pin(signals(snapshot.clone(), gate.clone()))));
+    tasks.spawn(until(Box::pin(beat(heart.clone(), exporter.clone(), modes.clone()))));
+    tasks.spawn(until(Box::pin(tokenizer::keep(
+        config.tokens.clone(),
+        counter.clone(),
+        client.clone(),
+        snapshot.clone(),
+    ))));
+    tasks.spawn(until(Box::pin(life(Life {
+        changes,
+        snapshot: snapshot.clone(),
+        ledger: ledger.clone(),
+        reports: reports.clone(),
+        gate: gate.clone(),
+    }))));
+
+    let handles = Handles {
+        settings: config.operate.clone(),
+        exporter,
+        heart: heart.clone(),
+        snapshot: snapshot.clone(),
+        ledger: ledger.clone(),
+        gate: gate.clone(),
+        modes: modes.clone(),
+        counter: counter.clone(),
+        truth: Arc::clone(&truth),
+        reports,
+        fixed: json!({
+            "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile},
+            "ledger": ledger_state(&config.ledger, &recovered),
+        }),
+    };
+    let admin_stop = CancellationToken::new();
+    let admin_address = admin.address();
+    let admin_thread = admin.start(Arc::new(handles), admin_stop.clone())?;
+
+    let bodies = Bodies::new(&config.proxy, tasks.clone());
+    let forward = Arc::new(Forward::new(&config.proxy, client, snapshot.clone(), hints));
+    let drain = Duration::from_secs_f64(config.proxy.drain_seconds);
+    let connections = config.proxy.max_connections;
+    let rates = Rates::new(&config.admit.rates);
+    let parts = Parts {
+        settings: config.proxy,
+        admit: config.admit,
+        profile,
+        modes,
+        counter,
+        rates,
+        gate: gate.clone(),
+        ledger: ledger.clone(),
+        forward,
+        snapshot,
+        key,
+        bodies,
+        truth,
+    };
+    tasks.spawn(proxy::serve(data, Arc::new(Pipeline::new(parts)), stop.clone(), connections, drain));
+    tasks.spawn(async move {
+        stop.cancelled().await;
+        heart.drain();
+        gate.drain();
+    });
+    tasks.close();
+    tracing::info!(data = %address, admin = %admin_address, engine = config.engine.url, "listening");
+    Ok(Running { data: address, admin: admin_address, tasks, ledger, admin_stop, admin_thread: Some(admin_thread) })
+}
+
+type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells the gate what each scrape says.
+async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate) {
+    loop {
+        let current = Arc::clone(&snapshot.borrow_and_update());
+        gate.signals(signals_of(&current, Instant::now()));
+        if snapshot.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The engine's words in the gate's.
+fn signals_of(snapshot: &Snapshot, now: Instant) -> Signals {
+    let sample = snapshot.sample.as_deref();
+    let pool = sample.and_then(|s| s.pool);
+    Signals {
+        state_ready: snapshot.ready(),
+        retry_after: Some(snapshot.retry_after(now)),
+        pool: pool.map(|p| p.total()),
+        block: pool.map_or(1, |p| p.block_size),
+        ranks: pool.map_or(1, |p| u32::try_from(p.ranks).unwrap_or(1)),
+        fresh: snapshot.fresh(now),
+        waiting: sample.map_or(0.0, |s| s.waiting),
+        running: sample.map_or(0.0, |s| s.running),
+        kv_usage: sample.and_then(|s| s.kv_usage),
+        preempted: snapshot.new_preemptions > 0,
+        taken: sample.map(|s| s.taken),
+        generation_rate: snapshot.generation_rate,
+        incarnation: snapshot.incarnation,
+    }
+}
+
+/// The gateway's pulse, and the upkeep that goes with it.
+async fn beat(heart: Heart, exporter: Exporter, modes: Modes) {
+    let mut turns = interval(Duration::from_millis(500));
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        heart.beat();
+        exporter.upkeep();
+        for rule in Rule::ALL {
+            telemetry::emit(Event::Mode {
+                rule: rule.label(),
+                mode: modes.get(rule).label(),
+                all: &crate::admit::Mode::LABELS,
+            });
+        }
+    }
+}
+
+/// What the engine's life touches.
+struct Life {
+    changes: mpsc::Receiver<Change>,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    ledger: Ledger,
+    reports: Reports,
+    gate: Gate,
+}
+
+/// Answers to the engine's deaths: the queue is told, a report is written.
+async fn life(mut life: Life) {
+    while let Some(change) = life.changes.recv().await {
+        let Change::Died { at, suspected_at, confirmed_by } = change else { continue };
+        let snapshot = Arc::clone(&life.snapshot.borrow());
+        let death = Death {
+            at,
+            wall: SystemTime::now(),
+            suspected_at,
+            confirmed_by,
+        };
+        let report = crash::compose(&death, &life.ledger);
+        life.gate.engine_gone(snapshot.retry_after(Instant::now()));
+        let (cause, inflight) = (report.cause, report.in_flight.len());
+        let confirmed_by = report.confirmed_by.join(", ");
+        let id = life.reports.write(report);
+        telemetry::emit(Event::EngineDied {
+            cause,
+            confirmed_by: &confirmed_by,
+            inflight,
+            report: Some(&id),
+        });
+    }
+}
