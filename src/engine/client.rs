@@ -174,6 +174,7 @@ impl Client {
             Ok(Answer { status, body: body.to_bytes() })
         };
         match tokio::time::timeout(timeout, answer).await {
+            Ok(Err(Error::Timeout { .. })) => Err(Error::Timeout { after: self.inner.settings.connect_timeout() }),
             Ok(answer) => answer,
             Err(_) => Err(Error::Timeout { after: timeout }),
         }

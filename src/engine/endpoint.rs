@@ -43,7 +43,7 @@ impl Endpoint {
     /// The URI of a path of the engine, base path added; `path` may carry a query.
     ///
     /// # Errors
-    /// [`Error::BadAnswer`] never; [`Error::Url`] where `path` is no path.
+    /// [`Error::Url`] where `path` is no path.
     pub fn uri(&self, path: &str) -> Result<Uri, Error> {
         let bad = |_| Error::Url { url: path.to_owned(), reason: "it is not a path of the engine" };
         let full: PathAndQuery = if self.base.is_empty() {

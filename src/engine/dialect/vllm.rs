@@ -55,8 +55,8 @@ fn wanted(name: &str) -> bool {
 #[must_use]
 pub fn sample(page: &[u8], taken: Instant) -> Option<Sample> {
     let page = exposition::read(page, wanted);
-    let of = |name: &str| page.series.iter().filter(move |s| s.name == name);
-    let sum = |name: &str| total(of(name));
+    let of = |name: &'static str| page.series.iter().filter(move |s| s.name == name);
+    let sum = |name: &'static str| total(of(name));
     let ranks = ranks(&page.series);
     if ranks.is_empty() {
         return None;
