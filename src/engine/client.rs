@@ -115,6 +115,12 @@ impl Client {
         self.inner.key.read().ok()?.clone()
     }
 
+    /// How long a read may take, as configured.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.inner.settings.scrape_timeout()
+    }
+
     /// Reads the key file again; what it held stays in force where that fails.
     ///
     /// # Errors
@@ -174,7 +180,9 @@ impl Client {
             Ok(Answer { status, body: body.to_bytes() })
         };
         match tokio::time::timeout(timeout, answer).await {
-            Ok(Err(Error::Timeout { .. })) => Err(Error::Timeout { after: self.inner.settings.connect_timeout() }),
+            Ok(Err(Error::Timeout { .. })) => {
+                Err(Error::Timeout { after: self.inner.settings.connect_timeout() })
+            }
             Ok(answer) => answer,
             Err(_) => Err(Error::Timeout { after: timeout }),
         }
@@ -246,3 +254,6 @@ fn read_key(settings: &Settings) -> Result<Option<HeaderValue>, Error> {
     value.set_sensitive(true);
     Ok(Some(value))
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,8 +68,9 @@ impl FromStr for Endpoint {
         if url.contains('#') {
             return Err(bad("it must have no fragment (`#…`)"));
         }
-        let uri: Uri =
-            url.parse().map_err(|_| bad("it is no URL; write http://HOST:PORT, such as http://127.0.0.1:8000"))?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| bad("it is no URL; write http://HOST:PORT, such as http://127.0.0.1:8000"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => return Err(bad("https to the engine is not supported yet; use http")),
@@ -82,7 +83,8 @@ impl FromStr for Endpoint {
         if authority.host().is_empty() {
             return Err(bad("it has no host"));
         }
-        if authority.port().is_none() && authority.as_str().ends_with(|c: char| c == ':' || c.is_ascii_digit())
+        if authority.port().is_none()
+            && authority.as_str().ends_with(|c: char| c == ':' || c.is_ascii_digit())
             && authority.as_str().len() > authority.host().len()
         {
             return Err(bad("its port is not a number from 1 to 65535"));

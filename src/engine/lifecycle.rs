@@ -17,7 +17,7 @@ pub const STILL_REFUSED: Duration = Duration::from_secs(2);
 /// overtake the news of its death.
 pub const SETTLE: Duration = Duration::from_secs(1);
 /// Start times of one process differ by less than this many seconds.
-const SAME_START: f64 = 0.5;
+pub(super) const SAME_START: f64 = 0.5;
 /// Start times remembered, to notice an address behind which several engines answer in turn.
 const STARTS: usize = 8;
 
@@ -370,7 +370,8 @@ impl Life {
             }
             (None, Some(said)) => self.start_time = Some(said),
             _ => {
-                let back = |old: Option<f64>, new: Option<f64>| matches!((old, new), (Some(o), Some(n)) if n < o);
+                let back =
+                    |old: Option<f64>, new: Option<f64>| matches!((old, new), (Some(o), Some(n)) if n < o);
                 if !self.several && (back(self.generation, generation) || back(self.steps, steps)) {
                     self.symptom(Symptom::CountersBack, now, changes);
                 }
@@ -426,8 +427,7 @@ impl Life {
             changes.push(Change::Suspected { by: symptom.label() });
             self.enter(State::Suspect, now);
         }
-        let suspicion =
-            self.suspicion.get_or_insert(Suspicion::new(now));
+        let suspicion = self.suspicion.get_or_insert(Suspicion::new(now));
         (suspicion.same_start, suspicion.healthy) = (false, false);
         suspicion.forget(now);
         match suspicion.symptoms.iter_mut().find(|(s, _)| *s == symptom) {

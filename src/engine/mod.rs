@@ -16,6 +16,7 @@ mod progress;
 mod sample;
 mod settings;
 mod snapshot;
+pub mod watch;
 
 pub use client::{Answer, Client, Connect, Connection};
 pub use dialect::Said;
@@ -26,3 +27,4 @@ pub use progress::{LivezInput, Progress, Verdict, livez};
 pub use sample::{Facts, Kind, Pool, Rank, Sample, ServedModel};
 pub use settings::Settings;
 pub use snapshot::Snapshot;
+pub use watch::{Hint, Hints, same_start};

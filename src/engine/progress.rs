@@ -133,7 +133,9 @@ pub fn livez(input: &LivezInput) -> Verdict {
     let allowed = allowed.max(Duration::from_secs(60));
     match input.state {
         State::Down if !input.refused => Verdict::Dead("engine_dead"),
-        State::Down if input.dead_for.is_some_and(|d| d < DEAD_NOTICE) => Verdict::Dead("refuses_connections"),
+        State::Down if input.dead_for.is_some_and(|d| d < DEAD_NOTICE) => {
+            Verdict::Dead("refuses_connections")
+        }
         State::Connecting | State::Loading | State::Down => {
             if input.unready_for <= allowed {
                 Verdict::Live("loading")

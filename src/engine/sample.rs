@@ -154,4 +154,3 @@ impl Facts {
         self.models.iter().filter_map(|m| m.max_model_len).max()
     }
 }
-

@@ -76,7 +76,8 @@ impl Snapshot {
         self.died_at = life.died_at();
         self.refused_since = life.refused_since();
         self.several = life.several();
-        self.unready_since = if self.state.serves() { None } else { self.unready_since.or(Some(life.since())) };
+        self.unready_since =
+            if self.state.serves() { None } else { self.unready_since.or(Some(life.since())) };
         self
     }
 

@@ -62,8 +62,8 @@ pub fn sample(page: &[u8], taken: Instant) -> Option<Sample> {
         return None;
     }
     let kv_usage = ranks.iter().filter_map(|r| r.kv_usage).reduce(f64::max);
-    let asleep = of(SLEEP)
-        .any(|s| s.value == 0.0 && s.label("sleep_state").is_some_and(|state| state == "awake"));
+    let asleep =
+        of(SLEEP).any(|s| s.value == 0.0 && s.label("sleep_state").is_some_and(|state| state == "awake"));
     Some(Sample {
         taken,
         running: ranks.iter().map(|r| r.running).sum(),
@@ -95,7 +95,8 @@ fn ranks(series: &[Series<'_>]) -> Vec<Rank> {
             continue;
         }
         let name = s.label("engine").unwrap_or_default().into_owned();
-        let rank = ranks.entry(name.clone()).or_insert(Rank { name, running: 0.0, waiting: 0.0, kv_usage: None });
+        let rank =
+            ranks.entry(name.clone()).or_insert(Rank { name, running: 0.0, waiting: 0.0, kv_usage: None });
         match s.name {
             RUNNING => rank.running += s.value.max(0.0),
             WAITING => rank.waiting += s.value.max(0.0),
@@ -193,9 +194,10 @@ pub fn said(status: u16, body: &[u8]) -> Said {
     if !DEAD.iter().any(|d| has(d)) && !has(BUSY) {
         return Said::Other;
     }
-    body.split(|b| *b == b'\n').map(|line| line_said(status, line)).find(|s| *s != Said::Other).unwrap_or_else(
-        || if status == 0 { Said::Other } else { line_said(status, body) },
-    )
+    body.split(|b| *b == b'\n')
+        .map(|line| line_said(status, line))
+        .find(|s| *s != Said::Other)
+        .unwrap_or_else(|| if status == 0 { Said::Other } else { line_said(status, body) })
 }
 
 fn line_said(status: u16, line: &[u8]) -> Said {

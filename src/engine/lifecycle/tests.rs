@@ -151,7 +151,12 @@ fn an_idle_engine_that_vanished_is_a_death_when_it_stays_refused() {
 fn a_restart_between_two_scrapes_is_a_death_and_a_start() {
     after(
         &[(11_000, start(111.0)), (11_001, OK), (11_002, MODELS), (12_000, start(111.0))],
-        &["suspected start_time_changed", "died start_time_changed+new_process_answers", "started 2", "ready"],
+        &[
+            "suspected start_time_changed",
+            "died start_time_changed+new_process_answers",
+            "started 2",
+            "ready",
+        ],
         State::Ready,
     );
 }
@@ -159,16 +164,16 @@ fn a_restart_between_two_scrapes_is_a_death_and_a_start() {
 #[test]
 fn a_reset_and_a_failing_health_are_not_enough() {
     after(&[(11_000, Reset), (11_001, FAILING)], &["suspected reset"], State::Suspect);
-    after(&[(11_000, FAILING), (12_000, FAILING), (90_000, FAILING)], &["suspected health_failing"], State::Suspect);
+    after(
+        &[(11_000, FAILING), (12_000, FAILING), (90_000, FAILING)],
+        &["suspected health_failing"],
+        State::Suspect,
+    );
 }
 
 #[test]
 fn two_confirmations_far_apart_are_not_one_death() {
-    after(
-        &[(11_000, DeadAnswer), (42_000, ConnectRefused)],
-        &["suspected dead_answer"],
-        State::Suspect,
-    );
+    after(&[(11_000, DeadAnswer), (42_000, ConnectRefused)], &["suspected dead_answer"], State::Suspect);
     after(&[(11_000, DeadAnswer), (41_000, Tick)], &["suspected dead_answer", "cleared"], State::Ready);
 }
 
@@ -248,10 +253,25 @@ fn the_same_process_may_come_back_without_a_start() {
 #[test]
 fn an_engine_without_start_times_that_answers_again_is_a_new_one() {
     let mut story = Story::new();
-    story.all(&[(0, OK), (0, MODELS), (9000, DeadAnswer), (9000, FAILING), (9500, OK), (9500, MODELS), (11_000, OK)]);
+    story.all(&[
+        (0, OK),
+        (0, MODELS),
+        (9000, DeadAnswer),
+        (9000, FAILING),
+        (9500, OK),
+        (9500, MODELS),
+        (11_000, OK),
+    ]);
     assert_eq!(
         story.words(),
-        ["started 1", "ready", "suspected dead_answer", "died dead_answer+health_failing", "started 2", "ready"]
+        [
+            "started 1",
+            "ready",
+            "suspected dead_answer",
+            "died dead_answer+health_failing",
+            "started 2",
+            "ready"
+        ]
     );
 }
 
@@ -265,7 +285,8 @@ fn several_engines_behind_one_address_die_at_most_once() {
 
 #[test]
 fn counters_that_went_back_are_one_confirmation() {
-    let low = Observation::Scraped { start_time: Some(100.0), generation_tokens: Some(0.0), steps: Some(0.0) };
+    let low =
+        Observation::Scraped { start_time: Some(100.0), generation_tokens: Some(0.0), steps: Some(0.0) };
     after(&[(11_000, low)], &["suspected counters_went_back"], State::Suspect);
     after(
         &[(11_000, low), (11_001, DeadAnswer)],

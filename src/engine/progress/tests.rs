@@ -34,8 +34,12 @@ fn a_loading_engine_lives_up_to_its_allowance() {
         (Some(1), 59, true),
     ] {
         for state in [State::Connecting, State::Loading] {
-            let verdict =
-                livez(&LivezInput { load: load.map(s), unready_for: s(unready), refused: true, ..input(state) });
+            let verdict = livez(&LivezInput {
+                load: load.map(s),
+                unready_for: s(unready),
+                refused: true,
+                ..input(state)
+            });
             assert_eq!(verdict.is_live(), live, "{load:?} {unready}");
         }
     }
