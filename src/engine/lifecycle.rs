@@ -4,9 +4,15 @@
 //! slow to answer is busy. A death needs two independent kinds of confirmation within [`WINDOW`].
 //! From outside, an engine that was asked to stop cannot be told from one that died.
 
+mod suspicion;
+mod words;
+
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use self::suspicion::Suspicion;
+pub use self::words::{Change, Observation, State, Symptom};
 
 /// How long a confirmation counts.
 pub const WINDOW: Duration = Duration::from_secs(30);
@@ -20,157 +26,6 @@ pub const SETTLE: Duration = Duration::from_secs(1);
 pub(super) const SAME_START: f64 = 0.5;
 /// Start times remembered, to notice an address behind which several engines answer in turn.
 const STARTS: usize = 8;
-
-/// How the engine fares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Nothing was seen yet.
-    Connecting,
-    /// Not ready, and not known to be dead: it loads, or nobody listens yet.
-    Loading,
-    /// It serves.
-    Ready,
-    /// It served, and something looks wrong; not confirmed, so requests still go to it.
-    Suspect,
-    /// It died and has not come back.
-    Down,
-}
-
-impl State {
-    /// Every label, for the state metric.
-    pub const LABELS: &'static [&'static str] = &["connecting", "loading", "ready", "suspect", "down"];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Loading => "loading",
-            Self::Ready => "ready",
-            Self::Suspect => "suspect",
-            Self::Down => "down",
-        }
-    }
-
-    /// Whether requests may go to the engine: a mere suspicion refuses nothing.
-    #[must_use]
-    pub const fn serves(self) -> bool {
-        matches!(self, Self::Ready | Self::Suspect)
-    }
-}
-
-/// A sign of death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Symptom {
-    /// A connection ended under a request. A hint; it counts only beside a refused connection.
-    Reset,
-    /// A new connection was refused.
-    ConnectRefused,
-    /// Connections were refused for [`STILL_REFUSED`].
-    StillRefused,
-    /// The API process has another start time, which makes two: the old one is gone, a new one is there.
-    StartChanged,
-    /// A counter went backwards under an unchanged start time.
-    CountersBack,
-    /// An answer said that the engine is dead.
-    DeadAnswer,
-    /// `/health` failed after the engine had been ready.
-    HealthFailing,
-}
-
-impl Symptom {
-    /// The word for reports and logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Reset => "reset",
-            Self::ConnectRefused => "connect_refused",
-            Self::StillRefused => "still_refused",
-            Self::StartChanged => "start_time_changed",
-            Self::CountersBack => "counters_went_back",
-            Self::DeadAnswer => "dead_answer",
-            Self::HealthFailing => "health_failing",
-        }
-    }
-}
-
-/// What was seen of the engine. A call that timed out is no observation.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Observation {
-    /// `/metrics` was read.
-    Scraped {
-        /// Start of the API process, Unix seconds.
-        start_time: Option<f64>,
-        /// Output tokens since its start.
-        generation_tokens: Option<f64>,
-        /// Steps since its start.
-        steps: Option<f64>,
-    },
-    /// `/health` was answered. Failing means a status of 500 or more; a 404 is an answer too.
-    Health {
-        /// Below 500.
-        ok: bool,
-    },
-    /// Whether `/v1/models` was answered with a status below 500.
-    Models {
-        /// It was.
-        served: bool,
-    },
-    /// A new connection was refused.
-    ConnectRefused,
-    /// A connection ended before its answer was complete.
-    Reset,
-    /// An answer said that the engine is dead.
-    DeadAnswer,
-    /// Time went by.
-    Tick,
-}
-
-/// What changed.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// A new engine process was seen.
-    Started {
-        /// Which start that kvgate saw; the first is 1.
-        incarnation: u64,
-    },
-    /// It serves.
-    Ready {
-        /// From first seen unready to ready; None where the beginning was not seen.
-        load: Option<Duration>,
-        /// Since its death, after one.
-        away: Option<Duration>,
-    },
-    /// Something looks wrong.
-    Suspected {
-        /// What.
-        by: &'static str,
-    },
-    /// It was nothing.
-    Cleared,
-    /// It died. One death is one of these, however many symptoms it has.
-    Died {
-        /// The first symptom.
-        suspected_at: Instant,
-        /// The confirmation.
-        at: Instant,
-        /// At least two, in the order seen.
-        confirmed_by: Vec<&'static str>,
-        /// Which start died.
-        incarnation: u64,
-    },
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Suspicion {
-    since: Instant,
-    /// Each symptom once, with the last time it was seen.
-    symptoms: Vec<(Symptom, Instant)>,
-    /// A good scrape with the same start time came after the last symptom.
-    same_start: bool,
-    /// A good `/health` came after the last symptom had settled.
-    healthy: bool,
-}
 
 /// The engine's life as far as it was seen.
 #[derive(Debug, Clone, PartialEq)]
@@ -375,9 +230,11 @@ impl Life {
                 if !self.several && (back(self.generation, generation) || back(self.steps, steps)) {
                     self.symptom(Symptom::CountersBack, now, changes);
                 }
-                self.same_after_death = true;
+                // A page that says no start time tells nothing about one that was known.
+                let same = start_time.is_some() || self.start_time.is_none();
+                self.same_after_death |= same;
                 if let Some(suspicion) = &mut self.suspicion {
-                    suspicion.same_start = true;
+                    suspicion.same_start |= same;
                 }
             }
         }
@@ -490,50 +347,6 @@ impl Life {
         self.downtime += away.unwrap_or_default();
         self.enter(State::Ready, now);
         changes.push(Change::Ready { load, away });
-    }
-}
-
-impl Suspicion {
-    const fn new(now: Instant) -> Self {
-        Self { since: now, symptoms: Vec::new(), same_start: false, healthy: false }
-    }
-
-    fn forget(&mut self, now: Instant) {
-        self.symptoms.retain(|(_, at)| now.saturating_duration_since(*at) < WINDOW);
-        if self.symptoms.is_empty() {
-            self.since = now;
-        }
-    }
-
-    /// What confirms a death, where that is enough.
-    fn confirmed(&self) -> Option<Vec<&'static str>> {
-        let has = |symptom| self.symptoms.iter().any(|(s, _)| *s == symptom);
-        let strong = self.symptoms.iter().filter(|(s, _)| *s != Symptom::Reset).count();
-        // A reset beside a refused connection is the process going away; beside anything else it may
-        // be an idle connection that was closed.
-        let reset = usize::from(has(Symptom::Reset) && has(Symptom::ConnectRefused));
-        if !has(Symptom::StartChanged) && strong + reset < 2 {
-            return None;
-        }
-        let mut by: Vec<_> = self.symptoms.iter().map(|(s, _)| s.label()).collect();
-        if has(Symptom::StartChanged) {
-            by.push("new_process_answers");
-        }
-        Some(by)
-    }
-
-    /// Whether a good answer now says more than the last symptom.
-    fn settled(&self, now: Instant) -> bool {
-        let only_hints = self.symptoms.iter().all(|(s, _)| *s == Symptom::Reset);
-        let settle = if only_hints { Duration::ZERO } else { SETTLE };
-        self.symptoms.iter().all(|(_, at)| now.saturating_duration_since(*at) >= settle)
-    }
-
-    /// Whether it was nothing: the engine answers well, as the same process, after the last symptom;
-    /// or every symptom is too old to count.
-    fn cleared(&mut self, knows_start: bool, now: Instant) -> bool {
-        self.forget(now);
-        self.symptoms.is_empty() || (self.healthy && (self.same_start || !knows_start))
     }
 }
 

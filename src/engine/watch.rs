@@ -176,11 +176,13 @@ impl Watcher {
             }
             None => true,
         };
-        if self.snapshot.facts.kind != Kind::OpenAiCompatible || facts_due {
+        let away = !self.life.state().serves();
+        // Where there are no metrics, asking for them every second only fills the engine's log.
+        if self.snapshot.facts.kind != Kind::OpenAiCompatible || facts_due || away {
             self.scrape();
         }
         self.health();
-        if facts_due || !self.life.state().serves() {
+        if facts_due || away {
             self.ask();
         }
         self.account(now);
@@ -289,7 +291,10 @@ impl Watcher {
                 self.kind(Kind::Vllm);
                 self.sampled(*sample);
             }
-            Ok(Scrape::None) => self.kind(Kind::OpenAiCompatible),
+            Ok(Scrape::None(start_time)) => {
+                self.fold(Observation::Scraped { start_time, generation_tokens: None, steps: None }, now);
+                self.kind(Kind::OpenAiCompatible);
+            }
             Ok(Scrape::Unknown) => {}
             Err(error) => {
                 self.failed(&error, now);

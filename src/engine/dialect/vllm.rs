@@ -82,6 +82,14 @@ pub fn sample(page: &[u8], taken: Instant) -> Option<Sample> {
     })
 }
 
+/// The start of the process that wrote a page, Unix seconds: Python's own metric, there even where the
+/// engine's statistics are switched off.
+#[must_use]
+pub fn start_time(page: &[u8]) -> Option<f64> {
+    let page = exposition::read(page, |name| name == START);
+    page.series.iter().map(|s| s.value).find(|v| v.is_finite() && *v > 0.0)
+}
+
 /// The sum of a counter over all its series; None where there is none or it makes no sense.
 fn total<'a>(series: impl Iterator<Item = &'a Series<'a>>) -> Option<f64> {
     let usable = series.map(|s| s.value).filter(|v| v.is_finite() && *v >= 0.0);

@@ -21,8 +21,8 @@ pub enum Seen {
 pub enum Scrape {
     /// A page that kvgate understands.
     Sample(Box<Sample>),
-    /// There is none, or not one that kvgate understands.
-    None,
+    /// There is none, or not one that kvgate understands; perhaps with the process's start time.
+    None(Option<f64>),
     /// An error that says nothing about what there is.
     Unknown,
 }
@@ -38,12 +38,15 @@ pub struct Said {
 }
 
 pub async fn scrape(client: Client, timeout: Duration) -> Seen {
-    Seen::Scrape(client.get("/metrics", Connection::Fresh, timeout).await.map(|answer| match answer.status {
-        200 => {
-            vllm::sample(&answer.body, Instant::now()).map_or(Scrape::None, |s| Scrape::Sample(Box::new(s)))
+    Seen::Scrape(client.get("/metrics", Connection::Fresh, timeout).await.map(|answer| {
+        match answer.status {
+            200 => vllm::sample(&answer.body, Instant::now()).map_or_else(
+                || Scrape::None(vllm::start_time(&answer.body)),
+                |s| Scrape::Sample(Box::new(s)),
+            ),
+            400..=499 | 501 => Scrape::None(None),
+            _ => Scrape::Unknown,
         }
-        400..=499 | 501 => Scrape::None,
-        _ => Scrape::Unknown,
     }))
 }
 
@@ -72,7 +75,7 @@ pub async fn same_start(client: &Client, snapshot: &Snapshot) -> Option<bool> {
     let known = snapshot.start_time.filter(|_| !snapshot.several)?;
     match client.get("/metrics", Connection::Fresh, client.timeout()).await {
         Ok(answer) if answer.status == 200 => {
-            let said = vllm::sample(&answer.body, Instant::now())?.start_time?;
+            let said = vllm::start_time(&answer.body)?;
             Some((said - known).abs() < crate::engine::lifecycle::SAME_START)
         }
         Err(Error::Refused) => Some(false),
