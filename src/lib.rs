@@ -40,6 +40,7 @@
 //! | gateway | all of these |
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
+pub mod engine;
 pub mod request;
 pub mod telemetry;
 pub mod proxy;
