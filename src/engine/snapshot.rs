@@ -132,6 +132,14 @@ impl Snapshot {
         Some(load.saturating_sub(gone).max(Duration::from_secs(1)))
     }
 
+    /// When a client that was turned away because of the engine may come back: the learned load time that
+    /// is left, else five seconds; 1 to 60 s.
+    #[must_use]
+    pub fn retry_after(&self, now: Instant) -> Duration {
+        let usual = Duration::from_secs(5);
+        self.expected_for(now).unwrap_or(usual).clamp(Duration::from_secs(1), Duration::from_secs(60))
+    }
+
     /// What `/engine/livez` answers; `busy_since` is since when kvgate has had requests at the engine.
     #[must_use]
     pub fn livez(&self, busy_since: Option<Instant>, now: Instant) -> Verdict {

@@ -14,7 +14,7 @@ use super::server::{json_answer, typed};
 use super::{Heart, Readiness, Settings};
 use crate::admit::{Gate, Mode, Modes, Rule};
 use crate::crash::Reports;
-use crate::engine::{Snapshot, Verdict};
+use crate::engine::Snapshot;
 use crate::ledger::Ledger;
 use crate::telemetry::Exporter;
 use crate::tokens::{Counter, Truth};
@@ -101,8 +101,8 @@ impl Handles {
     fn engine_livez(&self) -> Answer {
         let now = Instant::now();
         let verdict = self.snapshot.borrow().livez(self.ledger.busy_since(), now);
-        let status = if verdict.alive() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json_answer(status, &json!({"alive": verdict.alive(), "because": Verdict::label(verdict)}))
+        let status = if verdict.is_live() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        json_answer(status, &json!({"alive": verdict.is_live(), "because": verdict.reason()}))
     }
 
     /// State pages: open where the port is on loopback, else with the token.

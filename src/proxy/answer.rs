@@ -19,8 +19,8 @@ use super::forward::Forward;
 use super::pool::Lease;
 use super::record::Record;
 use super::respond;
-use crate::engine::dialect::vllm::{Said, said};
-use crate::engine::Hint;
+use crate::engine::dialect::vllm::said;
+use crate::engine::{Hint, Said};
 use crate::request::Outcome;
 
 /// The engine's side of an answer in progress.

@@ -6,7 +6,7 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::headers;
 use super::pool::{ConnectError, Lease, Outgoing, Pool};
@@ -65,7 +65,6 @@ pub struct Forward {
     pool: Pool,
     host: HeaderValue,
     base_path: String,
-    key: Option<HeaderValue>,
     first_byte: Option<Duration>,
     client: engine::Client,
     snapshot: watch::Receiver<std::sync::Arc<Snapshot>>,
@@ -101,16 +100,16 @@ impl Forward {
     ) -> Self {
         let seconds = Duration::from_secs_f64;
         let pool = Pool::new(
-            client.address().to_owned(),
+            client.endpoint().authority().to_owned(),
             seconds(settings.connect_timeout_seconds),
             seconds(settings.pool_idle_seconds),
         );
         let first = settings.first_byte_timeout_seconds;
         Self {
             pool,
-            host: client.host_header(),
-            base_path: client.base_path().to_owned(),
-            key: client.authorization(),
+            host: HeaderValue::try_from(client.endpoint().authority())
+                .unwrap_or_else(|_| HeaderValue::from_static("engine")),
+            base_path: client.endpoint().base_path().to_owned(),
             first_byte: (first > 0.0).then(|| seconds(first)),
             client,
             snapshot,
@@ -151,7 +150,7 @@ impl Forward {
     /// What the engine's life allows a client to be told about when to come back.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        self.snapshot.borrow().retry_after()
+        self.snapshot.borrow().retry_after(Instant::now())
     }
 
     /// Tells the watcher what an answer revealed.
@@ -203,8 +202,8 @@ impl Forward {
         if head.readable {
             map.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
-        if let Some(key) = &self.key {
-            map.insert(header::AUTHORIZATION, key.clone());
+        if let Some(key) = self.client.authorization() {
+            map.insert(header::AUTHORIZATION, key);
         }
         *request.headers_mut() = map;
         request

@@ -23,8 +23,8 @@ use super::record::{About, Proven, Record};
 use super::respond::{self, Ids, Refusal, Wire};
 use super::{Settings, UnknownPaths, accept, events, headers};
 use crate::admit::{Ask, Gate, Limits, Mode, Modes, Profile, Rates, Rejection, Rule, length};
-use crate::engine::dialect::vllm::{Said, said};
-use crate::engine::{Hint, Snapshot};
+use crate::engine::dialect::vllm::said;
+use crate::engine::{Hint, Said, Snapshot};
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
     self, Api, Client, ClientId, Outcome, Prompt, Reading, RequestId, Route, Shape, TenantKey, Tokens,
@@ -353,13 +353,14 @@ impl Pipeline {
     /// The length limits for a request of this shape.
     fn limits(&self, shape: &Shape, api: Api) -> Limits {
         let snapshot = self.parts.snapshot.borrow();
-        let pool = snapshot.pool();
+        let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
+        let model = snapshot.facts.model(shape.model.as_deref());
         let settings = &self.parts.admit;
         Limits {
-            engine: snapshot.facts.context_length(shape.model.as_deref()),
+            engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
             configured: settings.length.max_prompt_tokens.map(Tokens),
             profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
-            pool: settings.capacity.pool_tokens.map(Tokens).or_else(|| pool.map(|p| p.usable)),
+            pool: settings.capacity.pool_tokens.map(Tokens).or_else(|| pool.map(|p| p.ceiling())),
             pool_certain: settings.capacity.pool_tokens.is_some() || pool.is_some(),
             drift_margin: self.parts.truth.margin(api),
             strict_output: settings.length.strict_output(),
