@@ -42,3 +42,4 @@
 
 pub mod request;
 pub mod telemetry;
+pub mod tokens;
