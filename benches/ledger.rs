@@ -4,7 +4,7 @@
 //! `cargo bench --bench ledger`. First a table of medians and 99th percentiles over single requests,
 //! then criterion's own numbers.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "a bench")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
 use std::fs::File;
 use std::io::Write as _;
@@ -84,7 +84,7 @@ fn ways() -> Ways {
     let file = File::options().create(true).append(true).open(dir.path().join("inline.log")).unwrap();
     let ways = vec![
         ("memory only", Way::Ledger(Ledger::in_memory())),
-        ("journal thread", Way::Ledger(journaled)),
+        ("journal", Way::Ledger(journaled)),
         ("inline write", Way::Inline(Ledger::in_memory(), Arc::new(Mutex::new(file)))),
     ];
     Ways { _dir: dir, ways }
@@ -94,8 +94,27 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// The median and 99th percentile of `send`, in microseconds, with so many requests at once.
-fn measure(runtime: &Runtime, way: &Way, at_once: usize, requests: usize) -> (f64, f64) {
+/// How requests come.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    /// Tasks, each with one request at a time.
+    at_once: usize,
+    /// How long each task rests between two requests.
+    pause: Option<Duration>,
+    requests: usize,
+}
+
+const LOADS: [Load; 4] = [
+    Load { name: "8 x 1 ms apart", at_once: 8, pause: Some(Duration::from_millis(1)), requests: 8_000 },
+    Load { name: "one by one", at_once: 1, pause: None, requests: 20_000 },
+    Load { name: "8, no pause", at_once: 8, pause: None, requests: 20_000 },
+    Load { name: "64, no pause", at_once: 64, pause: None, requests: 20_000 },
+];
+
+/// The median and 99th percentile of `send`, in microseconds.
+fn measure(runtime: &Runtime, way: &Way, load: Load) -> (f64, f64) {
+    let Load { at_once, requests, pause, .. } = load;
     let tasks: Vec<_> = (0..at_once)
         .map(|_| {
             let way = way.clone();
@@ -103,8 +122,10 @@ fn measure(runtime: &Runtime, way: &Way, at_once: usize, requests: usize) -> (f6
                 let mut took = Vec::with_capacity(requests / at_once);
                 for _ in 0..requests / at_once {
                     took.push(way.request().await);
-                    // As a real request: the next one comes when the runtime gets to it.
-                    tokio::task::yield_now().await;
+                    match pause {
+                        Some(pause) => tokio::time::sleep(pause).await,
+                        None => tokio::task::yield_now().await,
+                    }
                 }
                 took
             })
@@ -118,17 +139,17 @@ fn measure(runtime: &Runtime, way: &Way, at_once: usize, requests: usize) -> (f6
 
 fn table() {
     let (runtime, ways) = (runtime(), ways());
-    println!("{:<16}{:>9}{:>11}{:>11}{:>12}{:>9}", "", "at once", "p50 us", "p99 us", "added p50", "ratio");
-    for at_once in [1, 8, 64] {
+    println!("{:<16}{:<16}{:>9}{:>9}{:>11}{:>9}", "", "requests", "p50 us", "p99 us", "added p50", "ratio");
+    for load in LOADS {
         let mut base = 0.0;
         for (name, way) in &ways.ways {
-            measure(&runtime, way, at_once, 2_000);
-            let (p50, p99) = measure(&runtime, way, at_once, 20_000);
+            measure(&runtime, way, Load { requests: load.requests / 10, ..load });
+            let (p50, p99) = measure(&runtime, way, load);
             if *name == "memory only" {
                 base = p50;
             }
-            let (added, ratio) = (p50 - base, p50 / base);
-            println!("{name:<16}{at_once:>9}{p50:>11.2}{p99:>11.1}{added:>12.2}{ratio:>9.1}");
+            let (added, ratio, load) = (p50 - base, p50 / base, load.name);
+            println!("{name:<16}{load:<16}{p50:>9.2}{p99:>9.1}{added:>11.2}{ratio:>9.1}");
         }
     }
 }

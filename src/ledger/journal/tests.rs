@@ -291,6 +291,36 @@ async fn a_disk_that_hangs_holds_no_request_for_long() {
     assert_eq!(read(dir.path(), 4 << 20).unfinished.len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_from_one_write_to_the_next_holds_one_request_at_most() {
+    let dir = TempDir::new().unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut stuck = Some(File::from(OwnedFd::from(writer)));
+    let ledger = ledger_on(
+        &dir,
+        Box::new(move |path| stuck.take().map_or_else(|| crate::ledger::directory::create(path), Ok)),
+    );
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let ledger = ledger.clone();
+        tasks.spawn(async move {
+            for _ in 0..200 {
+                sent(&ledger).await;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    for _ in 0..7 {
+        let one = tokio::time::timeout(Duration::from_secs(5), tasks.join_next()).await;
+        one.expect("seven go on").unwrap().unwrap();
+    }
+    let drain = std::thread::spawn(move || std::io::copy(&mut reader.by_ref(), &mut std::io::sink()));
+    tasks.join_next().await.unwrap().unwrap();
+    until(|| accepting(&ledger)).await;
+    drop(ledger);
+    drain.join().unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn an_unwritable_place_is_memory_only_and_still_read() {
     let dir = TempDir::new().unwrap();

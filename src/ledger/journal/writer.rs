@@ -1,4 +1,4 @@
-//! The journal's thread.
+//! What stands on disk: the current segment, and the step to the next one.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::line::{self, Line};
-use super::queue::{Batch, Queue};
+use super::pace::Pace;
+use super::queue::Batch;
 use super::trouble::Trouble;
 use super::{replay, segment_path};
 use crate::ledger::Settings;
@@ -46,6 +47,14 @@ impl Disk {
             next,
             create,
         }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn sync(&self) -> bool {
+        self.sync
     }
 
     /// Begins a segment with `bytes`.
@@ -97,43 +106,44 @@ pub(super) struct Writer {
     disk: Disk,
     segment: Option<Segment>,
     retry_at: Instant,
-    queue: Arc<Queue>,
+    pace: Arc<Pace>,
     trouble: Arc<Trouble>,
     book: Arc<Book>,
 }
 
 impl Writer {
-    pub(super) fn new(disk: Disk, queue: Arc<Queue>, trouble: Arc<Trouble>, book: Arc<Book>) -> Self {
-        Self { disk, segment: None, retry_at: Instant::now(), queue, trouble, book }
-    }
-
-    pub(super) fn dir(&self) -> &Path {
-        &self.disk.dir
-    }
-
-    /// Writes until the queue is stopped; what waits then is written still.
-    pub(super) fn run(mut self) {
-        let mut batch = Batch::default();
-        loop {
-            self.queue.take(&mut batch, self.idle());
-            self.write(&mut batch);
-            if batch.stop {
-                return;
-            }
-        }
+    pub(super) fn new(disk: Disk, pace: Arc<Pace>, trouble: Arc<Trouble>, book: Arc<Book>) -> Self {
+        Self { disk, segment: None, retry_at: Instant::now(), pace, trouble, book }
     }
 
     /// How long to sleep where nothing comes: in trouble, until the next try.
-    fn idle(&self) -> Option<Duration> {
+    pub(super) fn idle(&self) -> Option<Duration> {
         let fine = self.segment.is_some() && self.trouble.accepting();
         (!fine).then(|| self.retry_at.saturating_duration_since(Instant::now()))
     }
 
-    fn write(&mut self, batch: &mut Batch) {
+    /// Appends where there is a segment; `None` where there is none. An error has been dealt with.
+    pub(super) fn append(&mut self, bytes: &[u8], records: u64) -> Option<io::Result<()>> {
+        let started = Instant::now();
+        let result = self.segment.as_mut()?.append(bytes);
+        self.pace.took(started.elapsed());
+        if let Err(e) = &result {
+            self.fail(e, records);
+        }
+        Some(result)
+    }
+
+    /// Whether a new segment is due: this one is full, or there is none, or what it says is not all.
+    pub(super) fn is_due(&self) -> bool {
+        !self.trouble.accepting() || self.segment.as_ref().is_none_or(|s| s.size >= s.full_at)
+    }
+
+    /// Writes a batch, then begins a new segment where one is due. For the thread.
+    pub(super) fn write(&mut self, batch: &mut Batch) {
         if !batch.bytes.is_empty() {
-            match self.segment.as_mut().map(|s| s.append(&batch.bytes)) {
+            match self.append(&batch.bytes, batch.records) {
                 Some(Ok(())) => batch.written(),
-                Some(Err(e)) => self.fail(&e, batch.records),
+                Some(Err(_)) => {}
                 None => self.trouble.lost(batch.records),
             }
         }
@@ -142,8 +152,7 @@ impl Writer {
         batch.bytes.clear();
         batch.bytes.shrink_to(KEEP_BYTES);
         batch.records = 0;
-        let full = self.segment.as_ref().is_none_or(|s| s.size >= s.full_at);
-        if (full || !self.trouble.accepting()) && !batch.stop && Instant::now() >= self.retry_at {
+        if self.is_due() && !batch.stop && Instant::now() >= self.retry_at {
             match self.begin() {
                 Ok(()) => self.trouble.clear(),
                 Err(e) => {
@@ -153,6 +162,11 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Writes no more: the directory may be another's from now on.
+    pub(super) fn close(&mut self) {
+        self.segment = None;
     }
 
     fn fail(&mut self, error: &io::Error, records: u64) {
