@@ -1,0 +1,229 @@
+//! The journal on disk: what was with the engine, for whoever starts after this process died.
+//!
+//! # Who writes
+//!
+//! Two things are wanted that pull apart. Written where the request is handled, a record is in the page
+//! cache after 3 to 5 µs; but a `write(2)` to a disk that hangs does not return, and takes a runtime
+//! thread with it. Written by a thread of its own, it holds nobody, but a request waits for two thread
+//! switches: 12 µs on an idle machine, 50 and more where two cores are busy (`benches/ledger.rs`).
+//!
+//! So the request writes by itself where that is safe: the last write was quick and not long ago, the
+//! runtime has another thread to go on with, and nobody else is writing. Else, and for the ends of
+//! requests, which can wait for company, the thread writes what has gathered (group commit), and a
+//! request waits for its word for a bounded time. A disk that hangs from one write to the next
+//! therefore holds one request and one runtime thread, never the last one; all others go on after
+//! 100 ms, and later ones at once.
+//!
+//! # What stands there
+//!
+//! Segments `journal-<n>.log`, lines as in [`line`]. A new segment begins with every request that is
+//! in flight and the line `carried`, which makes older segments obsolete; the one before it is kept as
+//! history. So rotation, a restart and the recovery from a full disk are the same step: begin a new
+//! segment with the truth in memory.
+
+mod line;
+mod pace;
+mod queue;
+mod replay;
+mod trouble;
+mod writer;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use self::line::{End, Line};
+use self::pace::Pace;
+use self::queue::{Batch, Pushed, Queue};
+use self::trouble::Trouble;
+use self::writer::{Disk, Writer};
+use super::book::Book;
+use super::directory::Unusable;
+use super::open::Settings;
+use super::record::Record;
+
+pub(super) use self::replay::read;
+
+/// How long a request waits for its record to be written.
+const ACK_WAIT: Duration = Duration::from_millis(100);
+
+/// How long closing waits for the thread.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// How often a request looks whether the one who writes is done, before it leaves it to the thread:
+/// some 10 µs, where a write takes 3.
+const LOOKS: usize = 200;
+
+/// The handle that entries write through.
+pub(super) struct Journal {
+    writer: Arc<Mutex<Writer>>,
+    pace: Arc<Pace>,
+    queue: Arc<Queue>,
+    trouble: Arc<Trouble>,
+    done: Arc<Done>,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("trouble", &self.trouble).finish_non_exhaustive()
+    }
+}
+
+/// Set once the thread has ended and let go of the lock.
+#[derive(Debug, Default)]
+struct Done(Mutex<bool>, Condvar);
+
+impl Done {
+    fn set(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let done = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.1.wait_timeout_while(done, at_most, |done| !*done));
+    }
+}
+
+/// The name of segment `seq`.
+fn segment_path(dir: &Path, seq: u64) -> PathBuf {
+    dir.join(format!("journal-{seq}.log"))
+}
+
+/// Begins the segment `seq` and starts the thread, which owns the lock until it ends.
+pub(super) fn start(
+    dir: &Path,
+    lock: File,
+    seq: u64,
+    settings: &Settings,
+    book: &Arc<Book>,
+) -> Result<Journal, Unusable> {
+    let disk = Disk::new(dir, settings, seq, Box::new(super::directory::create));
+    start_on(disk, Some(lock), book)
+}
+
+fn start_on(disk: Disk, lock: Option<File>, book: &Arc<Book>) -> Result<Journal, Unusable> {
+    let trouble = Arc::<Trouble>::default();
+    let pace = Arc::new(Pace::new(disk.sync()));
+    let dir = disk.dir().to_owned();
+    let mut writer = Writer::new(disk, Arc::clone(&pace), Arc::clone(&trouble), Arc::clone(book));
+    writer.begin().map_err(|e| Unusable::refused(&dir, e))?;
+    let writer = Arc::new(Mutex::new(writer));
+    let journal = Journal { writer, pace, trouble, queue: Arc::default(), done: Arc::default() };
+    let (writer, queue, done) =
+        (Arc::clone(&journal.writer), Arc::clone(&journal.queue), Arc::clone(&journal.done));
+    // Not joined: a write that hangs would hang the joiner. `Done` says when it has ended.
+    let spawned = std::thread::Builder::new().name("kvgate-journal".to_owned()).spawn(move || {
+        run(&writer, &queue);
+        drop(lock);
+        done.set();
+    });
+    if let Err(e) = spawned {
+        journal.done.set();
+        return Err(Unusable::refused(&dir, e));
+    }
+    Ok(journal)
+}
+
+/// The thread: writes until the queue is stopped; what waits then is written still.
+fn run(writer: &Mutex<Writer>, queue: &Queue) {
+    let lock = || writer.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut batch = Batch::default();
+    loop {
+        let idle = lock().idle();
+        queue.take(&mut batch, idle);
+        let mut writer = lock();
+        writer.write(&mut batch);
+        if batch.stop {
+            writer.close();
+            return;
+        }
+    }
+}
+
+impl Journal {
+    /// Writes that a request goes to the engine; returns when it is written, or cannot be soon enough.
+    pub(super) async fn open(&self, record: Record) {
+        if !self.trouble.accepting() {
+            self.trouble.lost(1);
+            return;
+        }
+        let line = line::encode(&Line::Open(Box::new(record)));
+        if self.write_here(&line) {
+            return;
+        }
+        match self.queue.open(&line) {
+            Pushed::Waiting(written) => {
+                // An error here is a write that failed: the thread has counted it.
+                if tokio::time::timeout(ACK_WAIT, written).await.is_err() {
+                    self.raise("the disk did not take a record within 100 ms");
+                }
+            }
+            Pushed::Full => self.raise("the disk is too slow: the journal's queue is full"),
+            Pushed::Closed => {}
+        }
+    }
+
+    /// Writes a line on this thread, where that is safe; false where it was not done.
+    fn write_here(&self, line: &[u8]) -> bool {
+        if !self.pace.is_quick() || !can_spare_a_thread() {
+            return false;
+        }
+        let Some(mut writer) = self.writer_soon() else { return false };
+        let Some(result) = writer.append(line, 1) else { return false };
+        let due = result.is_err() || writer.is_due();
+        drop(writer);
+        if due {
+            self.queue.nudge();
+        }
+        true
+    }
+
+    fn writer_soon(&self) -> Option<MutexGuard<'_, Writer>> {
+        for _ in 0..LOOKS {
+            match self.writer.try_lock() {
+                Ok(writer) => return Some(writer),
+                Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// Writes, soon, that a request ended.
+    pub(super) fn end(&self, record: &Record) {
+        if !self.trouble.accepting() {
+            self.trouble.lost(1);
+            return;
+        }
+        if !self.queue.end(&line::encode(&Line::End(End::of(record)))) {
+            self.raise("the disk is too slow: the journal's queue is full");
+        }
+    }
+
+    /// One record is lost: the thread must begin a new segment with the truth once it can.
+    fn raise(&self, why: &str) {
+        self.trouble.raise(why, 1);
+        self.queue.nudge();
+    }
+
+    pub(super) fn close(&self) {
+        self.queue.stop();
+        self.done.wait(CLOSE_WAIT);
+    }
+}
+
+/// Whether the runtime goes on where this thread does not come back.
+fn can_spare_a_thread() -> bool {
+    tokio::runtime::Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

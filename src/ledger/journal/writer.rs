@@ -1,0 +1,190 @@
+//! What stands on disk: the current segment, and the step to the next one.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::line::{self, Line};
+use super::pace::Pace;
+use super::queue::Batch;
+use super::trouble::Trouble;
+use super::{replay, segment_path};
+use crate::ledger::Settings;
+use crate::ledger::book::Book;
+
+/// How long after a failure the disk is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A buffer that grew beyond this is given back.
+const KEEP_BYTES: usize = 256 << 10;
+
+type Create = Box<dyn FnMut(&Path) -> io::Result<File> + Send>;
+
+/// Where segments go.
+pub(super) struct Disk {
+    dir: PathBuf,
+    segment_bytes: u64,
+    sync: bool,
+    /// The last segment that was begun whole; at first the last run's last.
+    current: u64,
+    next: u64,
+    create: Create,
+}
+
+impl Disk {
+    /// Two segments at most exist at a time, so each may have half of the bytes.
+    pub(super) fn new(dir: &Path, settings: &Settings, next: u64, create: Create) -> Self {
+        let segment_bytes = settings.journal_bytes.max(65_536) / 2;
+        Self {
+            dir: dir.to_owned(),
+            segment_bytes,
+            sync: settings.sync,
+            current: next.saturating_sub(1),
+            next,
+            create,
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn sync(&self) -> bool {
+        self.sync
+    }
+
+    /// Begins a segment with `bytes`.
+    fn begin(&mut self, bytes: &[u8]) -> io::Result<Segment> {
+        let seq = self.next;
+        let path = segment_path(&self.dir, seq);
+        self.next = self.next.saturating_add(1);
+        let file = (self.create)(&path)?;
+        // Where much is in flight, what was carried must not by itself be a reason to rotate again.
+        let full_at = self.segment_bytes.max(2 * bytes.len() as u64);
+        let mut segment = Segment { file, size: 0, full_at, sync: self.sync };
+        if let Err(e) = segment.append(bytes) {
+            let _ = fs::remove_file(&path);
+            return Err(e);
+        }
+        if self.sync {
+            File::open(&self.dir)?.sync_all()?;
+        }
+        self.prune();
+        self.current = seq;
+        Ok(segment)
+    }
+
+    /// Removes the segments before the current one: all that they hold is history.
+    fn prune(&self) {
+        for seq in replay::segments(&self.dir).into_iter().filter(|&seq| seq < self.current) {
+            let _ = fs::remove_file(segment_path(&self.dir, seq));
+        }
+    }
+}
+
+struct Segment {
+    file: File,
+    size: u64,
+    full_at: u64,
+    sync: bool,
+}
+
+impl Segment {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.size += bytes.len() as u64;
+        if self.sync { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// Owns the current segment.
+pub(super) struct Writer {
+    disk: Disk,
+    segment: Option<Segment>,
+    retry_at: Instant,
+    pace: Arc<Pace>,
+    trouble: Arc<Trouble>,
+    book: Arc<Book>,
+}
+
+impl Writer {
+    pub(super) fn new(disk: Disk, pace: Arc<Pace>, trouble: Arc<Trouble>, book: Arc<Book>) -> Self {
+        Self { disk, segment: None, retry_at: Instant::now(), pace, trouble, book }
+    }
+
+    /// How long to sleep where nothing comes: in trouble, until the next try.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let fine = self.segment.is_some() && self.trouble.accepting();
+        (!fine).then(|| self.retry_at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Appends where there is a segment; `None` where there is none. An error has been dealt with.
+    pub(super) fn append(&mut self, bytes: &[u8], records: u64) -> Option<io::Result<()>> {
+        let started = Instant::now();
+        let result = self.segment.as_mut()?.append(bytes);
+        self.pace.took(started.elapsed());
+        if let Err(e) = &result {
+            self.fail(e, records);
+        }
+        Some(result)
+    }
+
+    /// Whether a new segment is due: this one is full, or there is none, or what it says is not all.
+    pub(super) fn is_due(&self) -> bool {
+        !self.trouble.accepting() || self.segment.as_ref().is_none_or(|s| s.size >= s.full_at)
+    }
+
+    /// Writes a batch, then begins a new segment where one is due. For the thread.
+    pub(super) fn write(&mut self, batch: &mut Batch) {
+        if !batch.bytes.is_empty() {
+            match self.append(&batch.bytes, batch.records) {
+                Some(Ok(())) => batch.written(),
+                Some(Err(_)) => {}
+                None => self.trouble.lost(batch.records),
+            }
+        }
+        // Acks that are still here are dropped: those who wait go on.
+        batch.acks.clear();
+        batch.bytes.clear();
+        batch.bytes.shrink_to(KEEP_BYTES);
+        batch.records = 0;
+        if self.is_due() && !batch.stop && Instant::now() >= self.retry_at {
+            match self.begin() {
+                Ok(()) => self.trouble.clear(),
+                Err(e) => {
+                    self.fail(&e, 0);
+                    // Perhaps the disk is full: history is the first to go, what is in flight stays.
+                    self.disk.prune();
+                }
+            }
+        }
+    }
+
+    /// Writes no more: the directory may be another's from now on.
+    pub(super) fn close(&mut self) {
+        self.segment = None;
+    }
+
+    fn fail(&mut self, error: &io::Error, records: u64) {
+        self.segment = None;
+        self.retry_at = Instant::now() + RETRY;
+        self.trouble.raise(&format!("{}: {error}", self.disk.dir.display()), records);
+    }
+
+    /// Begins a new segment with all that is with the engine.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.trouble.accept();
+        let sent = self.book.sent();
+        let mut bytes = Vec::new();
+        for slot in &sent {
+            bytes.extend_from_slice(&line::encode(&Line::Open(Box::new(slot.record()))));
+        }
+        bytes.extend_from_slice(&line::encode(&Line::Carried(sent.len())));
+        self.segment = Some(self.disk.begin(&bytes)?);
+        Ok(())
+    }
+}

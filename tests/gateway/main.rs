@@ -1,0 +1,3 @@
+//! The gateway's tests from outside: one binary.
+
+mod journal;
