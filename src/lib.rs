@@ -40,5 +40,6 @@
 //! | gateway | all of these |
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
+pub mod admit;
 pub mod request;
 pub mod telemetry;
