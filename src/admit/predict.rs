@@ -15,6 +15,9 @@ const FIRST: f64 = 8.0;
 const RATIO: f64 = 1.15;
 /// Samples from which on a histogram's quantiles are believed.
 const ENOUGH: u32 = 60;
+/// Samples from which on twice the longest of them is believed to be a bound: a declared cap that is
+/// never nearly reached must not hold memory for long.
+const ENOUGH_FOR_BOUND: u32 = 8;
 /// Samples from which on a histogram's mean is believed (it decides waits, never memory).
 const ENOUGH_FOR_MEAN: u32 = 4;
 /// Samples at which the counts are halved.
@@ -139,13 +142,17 @@ impl Predictor {
     }
 
     fn total(&self, cap: Option<Tokens>, quantile: f64, generated: u64) -> Tokens {
-        let learned = self.speaker(cap, ENOUGH).map(|h| {
-            let beyond = generated + generated / 10 + 16;
-            h.quantile(quantile, generated).map_or(beyond, |q| if q <= generated { beyond } else { q })
-        });
-        let cap = cap.map(Tokens::get);
-        let unlearned = || cap.unwrap_or_else(|| self.default_output.max(generated + generated / 10 + 16));
-        Tokens(learned.unwrap_or_else(unlearned).min(cap.unwrap_or(u64::MAX)))
+        let beyond = generated.saturating_add(generated / 10).saturating_add(16);
+        let least = |total: u64| if total <= generated { beyond } else { total };
+        let learned = || {
+            let longest = self.speaker(cap, ENOUGH)?.quantile(quantile, generated);
+            Some(least(longest.unwrap_or(0)))
+        };
+        let bounded =
+            || Some(least(self.speaker(cap, ENOUGH_FOR_BOUND)?.quantile(1.0, 0)?.saturating_mul(2)));
+        let unlearned = || cap.map_or(least(self.default_output), Tokens::get);
+        let total = learned().or_else(bounded).unwrap_or_else(unlearned);
+        Tokens(total.min(cap.map_or(u64::MAX, Tokens::get)))
     }
 
     /// The most specific histogram with enough samples.
@@ -173,10 +180,17 @@ mod tests {
 
     #[test]
     fn before_it_has_learned_the_cap_or_the_default_stands() {
-        let p = taught(std::iter::repeat_n(10, 59), None);
+        let p = taught(std::iter::repeat_n(10, 7), None);
         assert_eq!(p.estimate(Some(Tokens(4096)), 0.9), Tokens(4096));
         assert_eq!(p.estimate(None, 0.9), Tokens(512));
         assert_eq!(p.mean(Some(Tokens(4096))), Tokens(10), "few answers are enough for a mean");
+    }
+
+    #[test]
+    fn after_eight_answers_twice_the_longest_bounds_a_cap_that_nobody_reaches() {
+        let p = taught(std::iter::repeat_n(100, 8), None);
+        assert!((200..240).contains(&p.estimate(Some(Tokens(4096)), 0.9).get()));
+        assert_eq!(p.estimate(Some(Tokens(150)), 0.9), Tokens(150));
     }
 
     #[test]
