@@ -23,3 +23,6 @@ pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};
 pub use rejection::{LimitSource, Rejection, Unavailable};
 pub use signals::Signals;
+
+#[cfg(test)]
+mod tests;

@@ -13,9 +13,6 @@ use super::pace::Pace;
 use super::seats::{Look, Seats};
 use super::timeline::Job;
 
-/// Progress of a plain answer is between these shares of what the engine's pace says.
-const PLAIN_LEAST: f64 = 0.9;
-const PLAIN_MOST: f64 = 1.15;
 /// A plain answer is taken for begun after this.
 const PLAIN_BEGUN_SECONDS: f64 = 2.0;
 
@@ -264,11 +261,10 @@ impl Books {
             let ahead = if flight.first.is_some() { self.settings.slack_steps } else { 0 };
             return (flight.generated, (flight.generated + ahead).min(total));
         }
-        let Some(step) = self.pace.step(now) else { return (flight.generated, total) };
-        let elapsed = now.saturating_duration_since(flight.admitted).as_secs_f64();
-        let least = (elapsed - self.pace.lead()).max(0.0) * PLAIN_LEAST / step;
-        let most = elapsed * PLAIN_MOST / step + self.settings.slack_steps as f64;
-        ((least as u64).min(total).max(flight.generated), (most as u64).min(total).max(flight.generated))
+        let elapsed = now.saturating_duration_since(flight.admitted);
+        let Some((least, most)) = self.pace.progress(elapsed, now) else { return (flight.generated, total) };
+        let most = most as u64 + self.settings.slack_steps;
+        ((least as u64).min(total).max(flight.generated), most.min(total).max(flight.generated))
     }
 
     /// The job that a flight still is; for a forecast it ends when it likely does.
