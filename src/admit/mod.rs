@@ -1,0 +1,28 @@
+//! Whether, and when, a request may go to the engine.
+mod admission;
+mod appointments;
+mod capacity;
+mod forecast;
+pub mod length;
+mod mode;
+mod predict;
+mod profile;
+mod queue;
+mod rate;
+mod rejection;
+mod signals;
+
+pub use admission::{Action, Admission, Arrival, Ask, QueueSettings};
+pub use capacity::{
+    Books, Candidate, CapacitySettings, Flight, HeldBy, Job, Outlook, Room, Timeline, Verdict, Why, decide,
+};
+pub use length::{Certainty, Count, Limits};
+pub use mode::{Mode, ModeSettings, Modes, Rule};
+pub use predict::Predictor;
+pub use profile::{Class, Profile, ProfileError};
+pub use rate::{RateSettings, Rates, Standing};
+pub use rejection::{LimitSource, Rejection, Unavailable};
+pub use signals::Signals;
+
+#[cfg(test)]
+mod tests;
