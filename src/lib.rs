@@ -41,4 +41,5 @@
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
 pub mod request;
+pub mod sim;
 pub mod telemetry;
