@@ -1,6 +1,6 @@
 //! The engine core of one life: requests in, steps in real time, output out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -42,7 +42,6 @@ pub(super) struct Order {
 }
 
 struct Owner {
-    request: u64,
     index: u32,
     wanted: Wanted,
     dump_id: String,
@@ -56,10 +55,9 @@ struct State {
     scheduler: Scheduler,
     owners: HashMap<SeqId, Owner>,
     /// Ids of the requests in flight, by number; the lowest is the oldest.
-    requests: std::collections::BTreeMap<u64, (String, Arc<Outbox>)>,
+    requests: BTreeMap<u64, (String, Arc<Outbox>)>,
     next_request: u64,
     record: Record,
-    step: u64,
 }
 
 /// One life of the engine core.
@@ -87,10 +85,9 @@ impl Core {
         let state = State {
             scheduler: Scheduler::new(shared.settings.limits()),
             owners: HashMap::new(),
-            requests: std::collections::BTreeMap::new(),
+            requests: BTreeMap::new(),
             next_request: 0,
             record: Record::default(),
-            step: 0,
         };
         Self {
             shared,
@@ -297,7 +294,6 @@ impl State {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let seq = self.scheduler.add(wanted.prompt, wanted.target);
             let owner = Owner {
-                request,
                 index,
                 wanted,
                 dump_id: dump_id(order, index, seq),

@@ -36,7 +36,16 @@ pub(super) struct EventStream {
     queue: VecDeque<Bytes>,
     /// A fault that ends the stream after so many tokens.
     end: Option<(u64, StreamEnd)>,
-    cut: bool,
+    cut: Cut,
+}
+
+/// How far the cutting of a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    No,
+    /// What was written goes out first: an error would take it along.
+    Flushing,
+    Due,
 }
 
 impl EventStream {
@@ -56,7 +65,7 @@ impl EventStream {
             unfinished: choices,
             queue: VecDeque::new(),
             end,
-            cut: false,
+            cut: Cut::No,
         }
     }
 
@@ -72,7 +81,7 @@ impl EventStream {
             unfinished: 0,
             queue,
             end: None,
-            cut: false,
+            cut: Cut::No,
         }
     }
 
@@ -114,7 +123,9 @@ impl EventStream {
             && total >= after
         {
             self.live = None;
-            self.cut = end == StreamEnd::Cut;
+            if end == StreamEnd::Cut {
+                self.cut = Cut::Flushing;
+            }
             return;
         }
         if self.unfinished > 0 {
@@ -143,9 +154,15 @@ impl Body for EventStream {
                 return Poll::Ready(Some(Ok(Frame::data(event))));
             }
             let Some(live) = &self.live else {
-                let cut = std::mem::take(&mut self.cut);
-                let error = || Err(io::Error::other("the stream is cut on demand"));
-                return Poll::Ready(cut.then(error));
+                return match self.cut {
+                    Cut::No => Poll::Ready(None),
+                    Cut::Flushing => {
+                        self.cut = Cut::Due;
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    Cut::Due => Poll::Ready(Some(Err(io::Error::other("the stream is cut on demand")))),
+                };
             };
             let taken = ready!(live.outbox.poll_take(cx));
             self.take(taken);
