@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! One file per command. stdout is data, stderr is messages; exit 0 ok, 1 failed, 2 wrong usage or
 //! configuration.
 
@@ -71,8 +70,3 @@ pub fn main() -> ExitCode {
         ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
     })
 }
-=======
-//! One file per command.
-
-pub mod sim;
->>>>>>> sim
