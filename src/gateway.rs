@@ -3,6 +3,7 @@
 //! Nothing here decides: it hands receivers and handles to the rooms and keeps their tasks.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +14,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{Gate, Modes, Profile, ProfileError, Rates, Rule, Signals};
+use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
 use crate::config::Config;
 use crate::crash::{self, Death, Reports};
-use crate::engine::{self, Change, Snapshot};
+use crate::engine::{self, Change, Sample, Snapshot};
 use crate::ledger::{self, Ledger};
 use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
@@ -43,8 +44,13 @@ pub enum StartError {
     #[error(transparent)]
     Engine(#[from] engine::Error),
     /// The profile file is wrong.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
+    #[error("admit.length.profile = {file}: {error}")]
+    Profile {
+        /// Which.
+        file: String,
+        /// What is wrong with it.
+        error: String,
+    },
     /// The configured tokenizer cannot be used.
     #[error("tokens.tokenizer: {0}")]
     Tokenizer(String),
@@ -83,7 +89,7 @@ impl Running {
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, StartError> {
     let exporter = Exporter::install().map_err(|e| StartError::Metrics(e.to_string()))?;
-    let profile = config.admit.length.profile.as_deref().map(Profile::load).transpose()?;
+    let profile = config.admit.length.profile.as_deref().map(profile).transpose()?;
     let client = engine::Client::new(&config.engine)?;
     let counter = tokenizer::counter(&config.tokens)?;
     let data = TcpListener::bind(config.proxy.listen)
@@ -97,9 +103,9 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let reports_dir = config.ledger.state_dir.as_ref().map(|d| d.join("reports"));
     let reports = Reports::open(reports_dir.as_deref());
 
-    let (snapshot, hints, changes, watching) = engine::start(&config.engine, client.clone());
+    let (snapshot, hints, changes, watching) = engine::watch::start(&config.engine, client.clone());
     let modes = Modes::new(&config.admit.mode);
-    let gate = Gate::new(&config.admit.capacity, modes.clone());
+    let gate = Gate::new(&config.admit.gate(), modes.clone());
     let truth = Arc::new(Truth::default());
     let heart = Heart::default();
     let tasks = TaskTracker::new();
@@ -174,21 +180,42 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     Ok(Running { data: address, admin: admin_address, tasks, ledger, admin_stop, admin_thread: Some(admin_thread) })
 }
 
+fn profile(file: &Path) -> Result<Profile, StartError> {
+    let wrong = |error: String| StartError::Profile { file: file.display().to_string(), error };
+    let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
+    Profile::parse(&text).map_err(|e| wrong(e.to_string()))
+}
+
 type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Tells the gate what each scrape says.
 async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate) {
+    let mut before: Option<Arc<Sample>> = None;
+    let mut rate = None;
     loop {
         let current = Arc::clone(&snapshot.borrow_and_update());
-        gate.signals(signals_of(&current, Instant::now()));
+        if let Some(sample) = &current.sample
+            && before.as_ref().is_none_or(|b| b.taken != sample.taken)
+        {
+            rate = before.as_deref().and_then(|b| generation_rate(b, sample));
+            before = Some(Arc::clone(sample));
+        }
+        gate.signals(signals_of(&current, rate, Instant::now()));
         if snapshot.changed().await.is_err() {
             return;
         }
     }
 }
 
+/// Output tokens per second of all running requests between two scrapes; none where the counter fell.
+fn generation_rate(before: &Sample, after: &Sample) -> Option<f64> {
+    let tokens = after.generation_tokens_total? - before.generation_tokens_total?;
+    let seconds = after.taken.checked_duration_since(before.taken)?.as_secs_f64();
+    (tokens >= 0.0 && seconds > 0.0).then(|| tokens / seconds)
+}
+
 /// The engine's words in the gate's.
-fn signals_of(snapshot: &Snapshot, now: Instant) -> Signals {
+fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -> Signals {
     let sample = snapshot.sample.as_deref();
     let pool = sample.and_then(|s| s.pool);
     Signals {
@@ -203,7 +230,7 @@ fn signals_of(snapshot: &Snapshot, now: Instant) -> Signals {
         kv_usage: sample.and_then(|s| s.kv_usage),
         preempted: snapshot.new_preemptions > 0,
         taken: sample.map(|s| s.taken),
-        generation_rate: snapshot.generation_rate,
+        generation_rate,
         incarnation: snapshot.incarnation,
     }
 }

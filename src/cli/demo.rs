@@ -58,7 +58,7 @@ fn configuration(args: &Args, url: String, state: PathBuf) -> Config {
     config.proxy.listen = args.listen;
     config.operate.listen = args.admin;
     config.ledger.state_dir = Some(state);
-    config.admit.capacity.max_wait_seconds = 4.0;
+    config.admit.wait.max_seconds = 4.0;
     // The scenes tell the story; the log only what goes wrong.
     config.telemetry.level = "warn".to_owned();
     config
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     sim::write_tokenizer(&tokenizer).context("the demo's tokenizer cannot be written")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut sim = sim::start_logging(engine(&tokenizer), Box::new(std::io::sink())).await?;
+        let sim = sim::start_with_log(engine(&tokenizer), std::io::sink()).await?;
         let config = configuration(args, sim.url(), folder.0.join("state"));
         telemetry::init_logs(&config.telemetry).map_err(anyhow::Error::msg)?;
         let stop = CancellationToken::new();

@@ -32,12 +32,15 @@ impl Config {
     /// What is wrong with the values, each with key, value and range; empty where nothing is.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let mut found = self.engine.problems();
+        let mut found = Vec::new();
+        if !self.engine.url.is_empty()
+            && let Err(error) = self.engine.validate()
+        {
+            found.push(error.to_string());
+        }
         found.extend(self.proxy.problems());
         found.extend(self.operate.problems());
-        found.extend(self.tokens.problems());
         found.extend(self.admit.problems());
-        found.extend(self.ledger.problems());
         if self.proxy.listen == self.operate.listen && self.proxy.listen.port() != 0 {
             found.push(format!(
                 "operate.listen = {}: the admin port must differ from proxy.listen",

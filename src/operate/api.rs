@@ -210,7 +210,7 @@ impl Handles {
             .into_iter()
             .map(|(api, compared, drift)| json!({"api": api, "compared": compared, "drift_tokens": drift}))
             .collect();
-        let books = self.gate.stats();
+        let books = self.gate.state();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "t": SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),

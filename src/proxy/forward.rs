@@ -100,14 +100,14 @@ impl Forward {
     ) -> Self {
         let seconds = Duration::from_secs_f64;
         let pool = Pool::new(
-            client.endpoint().authority().to_owned(),
+            client.endpoint().authority().to_string(),
             seconds(settings.connect_timeout_seconds),
             seconds(settings.pool_idle_seconds),
         );
         let first = settings.first_byte_timeout_seconds;
         Self {
             pool,
-            host: HeaderValue::try_from(client.endpoint().authority())
+            host: HeaderValue::try_from(client.endpoint().authority().as_str())
                 .unwrap_or_else(|_| HeaderValue::from_static("engine")),
             base_path: client.endpoint().base_path().to_owned(),
             first_byte: (first > 0.0).then(|| seconds(first)),

@@ -22,7 +22,7 @@ use super::pool::Outgoing;
 use super::record::{About, Proven, Record};
 use super::respond::{self, Ids, Refusal, Wire};
 use super::{Settings, UnknownPaths, accept, events, headers};
-use crate::admit::{Ask, Gate, Limits, Mode, Modes, Profile, Rates, Rejection, Rule, length};
+use crate::admit::{Ask, Gate, Limits, Mode, Modes, OutputRule, Profile, Rates, Rejection, Rule, length};
 use crate::engine::dialect::vllm::said;
 use crate::engine::{Hint, Said, Snapshot};
 use crate::ledger::{Arrival, Ledger};
@@ -268,7 +268,7 @@ impl Pipeline {
     /// Counts the prompt as the engine will see it.
     async fn count(&self, read: Read) -> Result<Counted, Box<Refused>> {
         let Some(reading) = &read.reading else { return Ok(Counted { read, count: None }) };
-        let limit = self.limits(&reading.shape, read.arrived.record.about.api).smallest();
+        let limit = smallest(&self.limits(&reading.shape, read.arrived.record.about.api));
         match self.parts.counter.count(reading, limit).await {
             Ok(count) => Ok(Counted { read, count: Some(count) }),
             Err(CountError::Busy { .. }) if self.parts.modes.get(Rule::Capacity) == Mode::Enforce => {
@@ -304,7 +304,7 @@ impl Pipeline {
             sequences: shape.sequences(),
             stream: shape.stream,
             body_bytes: if let Body::Held(held) = &body { held.bytes.len() as u64 } else { 0 },
-            max_wait: self.parts.admit.capacity.max_wait(client.max_wait, client.patience),
+            max_wait: self.parts.admit.wait.of(client.max_wait, client.patience),
         };
         match self.parts.gate.admit(ask).await {
             Ok(permit) => {
@@ -325,14 +325,14 @@ impl Pipeline {
         record: &mut Record,
     ) -> Result<(), Refusal> {
         if self.parts.modes.get(Rule::Rates) != Mode::Off {
-            let verdict = self.parts.rates.check(&client.tenant).map_err(Refusal::from);
+            let verdict = self.parts.rates.check(&client.tenant).map(|_| ()).map_err(Refusal::from);
             self.judge(Rule::Rates, verdict, record)?;
         }
         if let Some(count) = count
             && self.parts.modes.get(Rule::Length) != Mode::Off
         {
             let limits = self.limits(shape, record.about.api);
-            let verdict = length::check(&limits, &count.into(), shape).map_err(Refusal::from);
+            let verdict = length::check(&limits, &for_length(count), shape).map_err(Refusal::from);
             self.judge(Rule::Length, verdict, record)?;
         }
         Ok(())
@@ -360,10 +360,10 @@ impl Pipeline {
             engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
             configured: settings.length.max_prompt_tokens.map(Tokens),
             profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
-            pool: settings.capacity.pool_tokens.map(Tokens).or_else(|| pool.map(|p| p.ceiling())),
-            pool_certain: settings.capacity.pool_tokens.is_some() || pool.is_some(),
+            pool: pool.map(|p| p.ceiling()),
+            pool_certain: pool.is_some(),
             drift_margin: self.parts.truth.margin(api),
-            strict_output: settings.length.strict_output(),
+            strict_output: settings.length.output == OutputRule::Strict,
         }
     }
 
@@ -528,6 +528,22 @@ fn ids(ours: &RequestId, client: Option<&ClientId>) -> Ids {
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// The smallest limit: counting may stop beyond it.
+fn smallest(limits: &Limits) -> Option<Tokens> {
+    let all = [limits.engine, limits.configured, limits.profiled];
+    all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
+}
+
+/// The count in the words of the length rule.
+fn for_length(count: &Count) -> length::Count {
+    let certain = match count.certain {
+        tokens::Certainty::Exact => length::Certainty::Exact,
+        tokens::Certainty::AtLeast => length::Certainty::AtLeast,
+        tokens::Certainty::Unknown => length::Certainty::Unknown,
+    };
+    length::Count { total: count.total, longest: count.longest, certain }
 }
 
 /// A rough size where nobody counted: ids are exact, text has about four bytes a token.
