@@ -23,6 +23,8 @@ const IN_QUEUE: f64 = 1.3;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// What a refused client is told while the pace is unknown, and by how much more each further one.
 const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
+/// Who returns so much before its place was told less than the truth, because of the longest time.
+const EARLY: Duration = Duration::from_secs(10);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
 
@@ -158,7 +160,7 @@ impl Admission {
             return Arrival::Refused(refused);
         }
         self.appointments.expire(now);
-        let kept = self.appointments.keep(&asked, now).is_some();
+        let kept = self.appointments.keep(&asked, now);
         if self.queue.is_empty() {
             match Outlook::new(&self.books, &self.signals, now, false).decide(&asked) {
                 Verdict::Admit(_) => {
@@ -169,7 +171,7 @@ impl Admission {
                 Verdict::Hold { gate, .. } => self.held_by = Some(gate),
             }
         }
-        if kept {
+        if kept.is_some() {
             self.forecast.outdated();
         }
         if !self.queue.has_place(ask.body_bytes) {
@@ -177,11 +179,17 @@ impl Admission {
             let queued = self.queue.len();
             return Arrival::Refused(Rejection::QueueFull { queued, limit: self.queue_limit, retry_after });
         }
-        let predicted = self.forecast.wait(&asked, (&self.books, &self.queue, &self.signals), now);
-        if let Some((_, wait)) = predicted.filter(|(_, wait)| *wait > ask.max_wait.mul_f64(ON_ARRIVAL)) {
-            let retry_after = self.told(asked, now);
-            let deadline = ask.max_wait;
-            return Arrival::Refused(Rejection::WaitTooLong { predicted: wait, deadline, retry_after });
+        let parts = (&self.books, &self.queue, &self.signals);
+        let predicted = self.forecast.wait(&asked, parts, now);
+        let mut wait = predicted.map(|(_, wait)| wait);
+        if kept.is_some_and(|kept| kept.place > now + EARLY) {
+            // It was told the longest time that may be told, which is before its place: those that
+            // were promised an earlier one must not find it taken.
+            wait = self.forecast.place(&asked, parts, (&self.appointments, false), now);
+        }
+        if let Some(predicted) = wait.filter(|wait| *wait > ask.max_wait.mul_f64(ON_ARRIVAL)) {
+            let (retry_after, deadline) = (self.told(asked, now), ask.max_wait);
+            return Arrival::Refused(Rejection::WaitTooLong { predicted, deadline, retry_after });
         }
         self.forecast.queued(&asked);
         self.queue.push(Waiter {
@@ -297,7 +305,7 @@ impl Admission {
         self.draining = true;
     }
 
-    fn candidate(&self, ask: &Ask) -> Candidate {
+    pub(super) fn candidate(&self, ask: &Ask) -> Candidate {
         let sequences = ask.sequences.max(1);
         // The prompt of one sequence: the longest is an upper bound of the mean over prompts.
         let prompt = if sequences == 1 { ask.prompt.max(ask.longest) } else { ask.longest };
@@ -358,7 +366,7 @@ impl Admission {
     /// What a refused client is told, and the appointment that goes with it.
     fn told(&mut self, asked: Candidate, now: Instant) -> Duration {
         let parts = (&self.books, &self.queue, &self.signals);
-        let place = self.forecast.place(&asked, parts, &self.appointments, now);
+        let place = self.forecast.place(&asked, parts, (&self.appointments, true), now);
         let blind = || BLIND.0 + BLIND.1 * self.appointments.len() as u32;
         let wait = place.unwrap_or_else(blind);
         let jitter = self.jitter();

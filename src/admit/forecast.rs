@@ -84,12 +84,12 @@ impl Forecast {
     }
 
     /// Time until a refused request would get in, behind the queue and those refused before it.
-    /// The place is taken: the next one gets a later one.
+    /// With `take` the place is taken: the next one gets a later one.
     pub fn place(
         &mut self,
         asked: &Candidate,
         (books, queue, signals): (&Books, &Queue, &Signals),
-        appointments: &Appointments,
+        (appointments, take): (&Appointments, bool),
         now: Instant,
     ) -> Option<Duration> {
         let correction = self.correction;
@@ -105,7 +105,9 @@ impl Forecast {
             outlook
         });
         let at = promised.earliest(asked, last);
-        promised.add_at(asked, at);
+        if take {
+            promised.add_at(asked, at);
+        }
         Some(duration(at as f64 * step))
     }
 

@@ -3,8 +3,10 @@ mod admission;
 mod appointments;
 mod capacity;
 mod forecast;
+mod gate;
 pub mod length;
 mod mode;
+mod permit;
 mod predict;
 mod profile;
 mod queue;
@@ -16,8 +18,10 @@ pub use admission::{Action, Admission, Arrival, Ask, QueueSettings};
 pub use capacity::{
     Books, Candidate, CapacitySettings, Flight, HeldBy, Job, Outlook, Room, Timeline, Verdict, Why, decide,
 };
+pub use gate::{Gate, GateSettings, GateState};
 pub use length::{Certainty, Count, Limits};
 pub use mode::{Mode, ModeSettings, Modes, Rule};
+pub use permit::Permit;
 pub use predict::Predictor;
 pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};

@@ -86,7 +86,9 @@ impl Books {
     /// The candidate that a request is, by what is known of output lengths.
     #[must_use]
     pub fn candidate(&self, prompt: u64, cap: Option<Tokens>, sequences: u64, stream: bool) -> Candidate {
-        let output = self.predictor.estimate(cap, self.settings.output_quantile).get();
+        let declared = cap.filter(|_| self.settings.reserve_declared);
+        let output =
+            declared.unwrap_or_else(|| self.predictor.estimate(cap, self.settings.output_quantile)).get();
         let likely = self.predictor.mean(cap).get();
         Candidate { prompt, output, likely, cap, sequences: sequences.max(1), stream }
     }
@@ -155,7 +157,8 @@ impl Books {
         if let Some(last) = flight.last {
             self.pace.streamed(each - flight.generated, now.saturating_duration_since(last), now);
         }
-        let news = each / 32 != flight.generated / 32 || each >= flight.asked.output;
+        let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
+        let news = !declared && (each / 32 != flight.generated / 32 || each >= flight.asked.output);
         flight.last = Some(now);
         flight.generated = each;
         if news {

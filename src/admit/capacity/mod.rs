@@ -29,6 +29,9 @@ use serde::{Deserialize, Serialize};
 pub struct CapacitySettings {
     /// Share of the answers that stay within the reserved output, 0.5–1.
     pub output_quantile: f64,
+    /// Reserve the asked cap in full where a request names one, whatever was learned: no preemption can
+    /// come of a wrong guess, and fewer requests run at once. Default false.
+    pub reserve_declared: bool,
     /// Output tokens taken for a request that names no cap, until enough answers were seen; at least 1.
     pub default_output_tokens: u64,
     /// Share of the KV pool that may be promised, 0.5–1.
@@ -44,6 +47,7 @@ impl Default for CapacitySettings {
     fn default() -> Self {
         Self {
             output_quantile: 0.9,
+            reserve_declared: false,
             default_output_tokens: 512,
             pool_share: 0.98,
             slack_steps: 2,
