@@ -1,3 +1,5 @@
-//! The gateway's tests from outside: one binary.
+//! The gateway from outside: one test binary.
 
 mod journal;
+mod rooms;
+mod tokens;
