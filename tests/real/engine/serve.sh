@@ -51,6 +51,7 @@ setsid bash -c '"$@" & p=$!; echo "$p" >"$0/server.pid"; wait "$p"; echo "$?" >"
     --num-gpu-blocks-override "${NUM_BLOCKS:-80}" \
     --enforce-eager \
     --enable-prompt-tokens-details \
+    --enable-auto-tool-choice --tool-call-parser llama3_json \
     "$@" >"$run_dir/server.log" 2>&1 </dev/null &
 until [ -s "$run_dir/server.pid" ]; do sleep 0.1; done
 pid=$(cat "$run_dir/server.pid")

@@ -78,13 +78,13 @@ class Line:
         self.rest = b""
 
     def close(self):
-        if self.sock:
+        sock, self.sock = self.sock, None       # two threads may close it
+        if sock:
             try:
-                self.sock.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-            self.sock.close()
-            self.sock = None
+            sock.close()
 
     def _more(self):
         data = self.sock.recv(65536)
