@@ -1,0 +1,1 @@
+"""What the real-engine tests stand on: processes, sockets, metrics, tables."""

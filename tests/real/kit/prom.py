@@ -1,0 +1,31 @@
+"""Prometheus text: as much of it as these tests read."""
+import re
+import urllib.request
+
+_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Page:
+    """One scrape."""
+
+    def __init__(self, text):
+        self.series = {}
+        for line in text.splitlines():
+            m = None if line.startswith("#") else _LINE.match(line)
+            if m:
+                labels = dict(_LABEL.findall(m[2] or ""))
+                self.series.setdefault(m[1], []).append((labels, float(m[3])))
+
+    def total(self, name, **labels):
+        """The sum over all series of that name with these labels; 0 where there is none."""
+        return sum(v for have, v in self.series.get(name, ())
+                   if all(have.get(k) == w for k, w in labels.items()))
+
+    def has(self, name):
+        return name in self.series
+
+
+def scrape(base, path="/metrics", timeout=30):
+    with urllib.request.urlopen(base + path, timeout=timeout) as answer:
+        return Page(answer.read().decode())

@@ -1,0 +1,73 @@
+"""Forty requests of 300 + 400 tokens at once, on a pool that holds three and a half.
+
+The bare engine takes four, runs out of pool, preempts, and computes again.
+"""
+import pytest
+
+from kit import honesty, prompts, settings, wire
+from kit.crowd import Crowd, table
+from kit.gateway import Gateway
+
+KINDS = ("stream", "plain") if settings.FULL else ("mixed",)
+_bare = {}
+
+
+def bare(engine, kind, show):
+    """The bare engine's crowd, run once."""
+    if kind not in _bare:
+        engine.wait_idle()
+        _bare[kind] = Crowd(engine.url, engine.url, kind=kind).run()
+        show(f"Bare engine, forty at once ({kind})", table([_bare[kind].row("bare")]))
+    return _bare[kind]
+
+
+def gated(engine, kind, name, headers=None, **more):
+    with Gateway(engine.url, f"preemption-{kind}-{name}",
+                 config=settings.Config.patience(600)) as gate:
+        engine.wait_idle()
+        return Crowd(gate.url, engine.url, kind=kind, books=gate.admin,
+                     headers=headers, **more).run()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bare_engine_preempts(engine, kind, show):
+    crowd = bare(engine, kind, show)
+    assert crowd.statuses() == {"200 complete": 40}
+    assert crowd.preemptions > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_long_deadline_all_forty_are_served_and_none_is_preempted(engine, kind, show):
+    alone = bare(engine, kind, show)
+    crowd = gated(engine, kind, "600s")
+    rows = [alone.row("bare"), crowd.row("kvgate, 600 s")]
+    show(f"Forty at once ({kind}), deadline 600 s: {crowd.seconds / alone.seconds:.2f} "
+         "of the bare engine's time", table(rows))
+    assert crowd.statuses() == {"200 complete": 40}
+    assert crowd.preemptions == 0
+    assert crowd.most_waiting <= 1
+    assert crowd.seconds <= 1.1 * alone.seconds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_short_deadline_who_cannot_make_it_is_told_when_to_come_back(engine, kind, show):
+    once = wire.ask(engine.url, "/v1/completions", prompts.completion(300, 400))
+    out = once.t_end - once.t_sent
+    crowd = gated(engine, kind, "20s", {settings.MAX_WAIT_HEADER: "20"}, come_back=True)
+    rows = honesty.waits(crowd, out)
+    each = [{"client": r["client"], "refused at": f"{r['refused']:.1f}", "told": f"{r['told']:.1f}",
+             "real": "-" if r["real"] is None else f"{r['real']:.1f}",
+             "room after": "-" if r["room"] is None else f"{r['room']:.1f}",
+             "verdict": honesty.verdict(r)} for r in sorted(rows, key=lambda r: r["refused"])]
+    show(f"Forty at once ({kind}), deadline 20 s, refused clients come back when told; one "
+         f"request alone takes {out:.1f} s",
+         "\n".join([table([crowd.row("kvgate, 20 s")]), table(honesty.summary(rows)), table(each)]
+                   if rows else ["no refusal"]))
+    assert crowd.statuses() == {"200 complete": 40}
+    assert crowd.preemptions == 0 and crowd.most_waiting <= 1
+    assert rows, "nobody was refused: the deadline did not bite"
+    queued = [a.t_end - a.t_sent for c in crowd.clients for _, a in c.refusals]
+    assert max(queued) < 1, "a client that could not make it was kept waiting for its 429"
+    assert all(a.code == "engine_saturated" and 1 <= int(a.header("retry-after")) <= 60
+               for c in crowd.clients for _, a in c.refusals)
+    assert [r for r in each if r["verdict"] != "right"] == []
