@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -18,11 +18,11 @@ use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
 use crate::config::Config;
 use crate::crash::{self, Death, Reports};
 use crate::engine::{self, Change, Sample, Snapshot};
-use crate::ledger::{self, Ledger};
+use crate::ledger::{self, Ledger, Recovered};
 use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
 use crate::telemetry::{self, Event, Exporter};
-use crate::tokens::{Counter, Truth};
+use crate::tokens::Truth;
 
 mod tokenizer;
 
@@ -95,7 +95,8 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let data = TcpListener::bind(config.proxy.listen)
         .await
         .map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
-    let address = data.local_addr().map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
+    let address =
+        data.local_addr().map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
     let admin = operate::Server::bind(config.operate.listen)?;
     let (ledger, recovered) = Ledger::open(&config.ledger);
     announce(&recovered);
@@ -141,7 +142,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         truth: Arc::clone(&truth),
         reports,
         fixed: json!({
-            "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile},
+            "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile_json(profile.as_ref())},
             "ledger": ledger_state(&config.ledger, &recovered),
         }),
     };
@@ -177,7 +178,43 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     });
     tasks.close();
     tracing::info!(data = %address, admin = %admin_address, engine = config.engine.url, "listening");
-    Ok(Running { data: address, admin: admin_address, tasks, ledger, admin_stop, admin_thread: Some(admin_thread) })
+    Ok(Running {
+        data: address,
+        admin: admin_address,
+        tasks,
+        ledger,
+        admin_stop,
+        admin_thread: Some(admin_thread),
+    })
+}
+
+fn profile_json(profile: Option<&Profile>) -> Value {
+    let limits = profile.map(|p| p.limits().map(|(class, limit)| (class.label().to_owned(), json!(limit))));
+    limits.map_or(Value::Null, |limits| Value::Object(limits.collect()))
+}
+
+/// What the last run left in the journal, for the log: requests that were with the engine when it stopped.
+fn announce(recovered: &Recovered) {
+    let unfinished = recovered.unfinished.len();
+    if let Some(note) = &recovered.note {
+        tracing::warn!(note, "journal");
+    }
+    if unfinished > 0 {
+        tracing::warn!(
+            unfinished,
+            "the last run stopped with requests in flight: see ledger in /api/v1/state"
+        );
+    }
+}
+
+fn ledger_state(settings: &ledger::Settings, recovered: &Recovered) -> Value {
+    json!({
+        "state_dir": settings.state_dir,
+        "durable": recovered.durable,
+        "note": recovered.note,
+        "recovered": recovered.unfinished,
+        "skipped": recovered.skipped,
+    })
 }
 
 fn profile(file: &Path) -> Result<Profile, StartError> {
@@ -265,16 +302,11 @@ struct Life {
 /// Answers to the engine's deaths: the queue is told, a report is written.
 async fn life(mut life: Life) {
     while let Some(change) = life.changes.recv().await {
-        let Change::Died { at, suspected_at, confirmed_by } = change else { continue };
+        let Change::Died { at, suspected_at, confirmed_by, .. } = change else { continue };
         let snapshot = Arc::clone(&life.snapshot.borrow());
-        let death = Death {
-            at,
-            wall: SystemTime::now(),
-            suspected_at,
-            confirmed_by,
-        };
+        let death = Death { at, wall: SystemTime::now(), suspected_at, confirmed_by };
         let report = crash::compose(&death, &life.ledger);
-        life.gate.engine_gone(snapshot.retry_after(Instant::now()));
+        life.gate.engine_gone(Some(snapshot.retry_after(Instant::now())));
         let (cause, inflight) = (report.cause, report.in_flight.len());
         let confirmed_by = report.confirmed_by.join(", ");
         let id = life.reports.write(report);

@@ -12,6 +12,7 @@ mod profile;
 mod queue;
 mod rate;
 mod rejection;
+mod settings;
 mod signals;
 
 pub use admission::{Action, Admission, Arrival, Ask, QueueSettings};
@@ -26,6 +27,7 @@ pub use predict::Predictor;
 pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};
 pub use rejection::{LimitSource, Rejection, Unavailable};
+pub use settings::{LengthSettings, OutputRule, Settings, WaitSettings};
 pub use signals::Signals;
 
 #[cfg(test)]

@@ -172,6 +172,12 @@ impl Modes {
             self.set(rule, mode);
         }
     }
+
+    /// Whether every rule is off: kvgate is a plain proxy.
+    #[must_use]
+    pub fn all_off(&self) -> bool {
+        Rule::ALL.into_iter().all(|rule| self.get(rule) == Mode::Off)
+    }
 }
 
 #[cfg(test)]

@@ -106,9 +106,17 @@ impl Settings {
             matches!(length.status, 400 | 413),
             format!("admit.length.status = {}: must be 413 or 400", length.status),
         );
-        must(length.max_prompt_tokens != Some(0), "admit.length.max_prompt_tokens = 0: must be at least 1".to_owned());
-        for (key, value) in [("output_quantile", capacity.output_quantile), ("pool_share", capacity.pool_share)] {
-            must((0.5..=1.0).contains(&value), format!("admit.capacity.{key} = {value}: must be between 0.5 and 1"));
+        must(
+            length.max_prompt_tokens != Some(0),
+            "admit.length.max_prompt_tokens = 0: must be at least 1".to_owned(),
+        );
+        for (key, value) in
+            [("output_quantile", capacity.output_quantile), ("pool_share", capacity.pool_share)]
+        {
+            must(
+                (0.5..=1.0).contains(&value),
+                format!("admit.capacity.{key} = {value}: must be between 0.5 and 1"),
+            );
         }
         for (key, value) in [
             ("default_output_tokens", capacity.default_output_tokens),
@@ -118,7 +126,10 @@ impl Settings {
         }
         must(queue.requests <= 100_000, format!("admit.queue.requests = {}: at most 100000", queue.requests));
         for (key, value) in [("max_seconds", wait.max_seconds), ("most_seconds", wait.most_seconds)] {
-            must((0.0..=86_400.0).contains(&value), format!("admit.wait.{key} = {value}: must be between 0 and 86400"));
+            must(
+                (0.0..=86_400.0).contains(&value),
+                format!("admit.wait.{key} = {value}: must be between 0 and 86400"),
+            );
         }
         must(self.rates.max_tenants > 0, "admit.rates.max_tenants = 0: must be at least 1".to_owned());
         found

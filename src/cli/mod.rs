@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
-        Command::Count(args) => count::run(args),
+        Command::Count(args) => count::run(&args),
         Command::Reports(args) => reports::run_reports(&args),
         Command::Report(args) => reports::run_report(&args),
         Command::Sim(args) => sim::run(args),

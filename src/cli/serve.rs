@@ -10,8 +10,10 @@ use crate::{gateway, telemetry};
 
 /// The gateway in front of a running engine
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kvgate serve --engine http://127.0.0.1:8000 --state-dir /var/lib/kvgate\n\n\
-    Point clients at http://127.0.0.1:8080; http://127.0.0.1:8081/readyz says how it fares.")]
+#[command(
+    after_help = "Example:\n  kvgate serve --engine http://127.0.0.1:8000 --state-dir /var/lib/kvgate\n\n\
+    Point clients at http://127.0.0.1:8080; http://127.0.0.1:8081/readyz says how it fares."
+)]
 pub struct Args {
     #[command(flatten)]
     options: Options,
@@ -24,7 +26,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.options.load()?;
     if config.engine.url.is_empty() {
-        return Err(Usage("which engine? Give --engine URL, or engine.url in --config FILE".to_owned()).into());
+        return Err(
+            Usage("which engine? Give --engine URL, or engine.url in --config FILE".to_owned()).into()
+        );
     }
     telemetry::init_logs(&config.telemetry).map_err(Usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -92,9 +92,10 @@ pub fn load(
             .and_then(|()| check(&table))
             .map_err(|error| ConfigError::Wrong { source: format!("command line ({key})"), error })?;
     }
-    let config: Config = table
-        .try_into()
-        .map_err(|e: toml::de::Error| ConfigError::Wrong { source: "configuration".into(), error: e.to_string() })?;
+    let config: Config = table.try_into().map_err(|e: toml::de::Error| ConfigError::Wrong {
+        source: "configuration".into(),
+        error: e.to_string(),
+    })?;
     let problems = config.problems();
     if problems.is_empty() { Ok(config) } else { Err(ConfigError::Problems(problems)) }
 }
@@ -106,7 +107,10 @@ fn check(table: &Table) -> Result<(), String> {
 /// A TOML value where the text is one (`5`, `true`, `["a"]`), else the text.
 fn parse_value(text: &str) -> Value {
     let line = format!("v = {text}");
-    line.parse::<Table>().ok().and_then(|mut t| t.remove("v")).unwrap_or_else(|| Value::String(text.to_owned()))
+    line.parse::<Table>()
+        .ok()
+        .and_then(|mut t| t.remove("v"))
+        .unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
@@ -134,7 +138,11 @@ mod tests {
     #[test]
     fn flags_outweigh_the_environment_and_that_the_file() {
         let text = "[proxy]\nmax_body_bytes = 1000\nmax_connections = 5\nlinger_seconds = 1.0\n";
-        let env = [("KVGATE__PROXY__MAX_CONNECTIONS", "6"), ("KVGATE__PROXY__LINGER_SECONDS", "2.0"), ("HOME", "/")];
+        let env = [
+            ("KVGATE__PROXY__MAX_CONNECTIONS", "6"),
+            ("KVGATE__PROXY__LINGER_SECONDS", "2.0"),
+            ("HOME", "/"),
+        ];
         let mut flags = Overrides::default();
         flags.set("proxy.linger_seconds", Some(3.0));
         let config = from(text, &env, &flags).unwrap();

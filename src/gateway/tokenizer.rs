@@ -1,6 +1,5 @@
 //! Finds the tokenizer that the engine uses, again at each of its starts, and proves it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +11,7 @@ use super::StartError;
 use crate::engine::{self, Snapshot};
 use crate::request::{Api, dialect};
 use crate::telemetry::{self, Alarm, Event};
-use crate::tokens::{self, Ask, Counter, Encoder, Settings, discover};
+use crate::tokens::{Ask, Counter, Encoder, Settings, discover};
 
 /// How long the engine may take to tokenize a prompt for us.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +71,12 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
         }
         (Some(_), Proof::Differs { ours, engine }) => {
             counter.use_engine(ask(client.clone()));
-            (true, format!("{found} counts a probe as {ours} and the engine as {engine}: the engine's /tokenize is asked instead"))
+            (
+                true,
+                format!(
+                    "{found} counts a probe as {ours} and the engine as {engine}: the engine's /tokenize is asked instead"
+                ),
+            )
         }
         (None, Proof::NoOracle) => (true, format!("prompts are not counted: {found}")),
         (None, _) => {
@@ -99,7 +103,10 @@ async fn load(settings: &Settings, root: Option<&str>) -> Result<(Arc<Encoder>, 
 /// What the engine's own count of the probes says.
 enum Proof {
     Agrees,
-    Differs { ours: u64, engine: u64 },
+    Differs {
+        ours: u64,
+        engine: u64,
+    },
     /// The engine has no `/tokenize`.
     NoOracle,
 }
@@ -107,7 +114,10 @@ enum Proof {
 async fn prove(encoder: Option<&Encoder>, client: &engine::Client) -> Proof {
     let probes = [
         (Api::Completions, json!({ "prompt": PROBE })),
-        (Api::Chat, json!({"messages": [{"role": "system", "content": PROBE}, {"role": "user", "content": "Hi"}]})),
+        (
+            Api::Chat,
+            json!({"messages": [{"role": "system", "content": PROBE}, {"role": "user", "content": "Hi"}]}),
+        ),
     ];
     let mut answered = false;
     for (api, body) in probes {
@@ -132,7 +142,8 @@ async fn tokenize(client: &engine::Client, body: &Value) -> Result<u64, String> 
         .post("/tokenize", Bytes::from(body.to_string()), ASK_TIMEOUT)
         .await
         .map_err(|e| format!("/tokenize: {e}"))?;
-    let value: Value = serde_json::from_slice(&answer.body).map_err(|_| format!("/tokenize: {}", answer.status))?;
+    let value: Value =
+        serde_json::from_slice(&answer.body).map_err(|_| format!("/tokenize: {}", answer.status))?;
     value["count"].as_u64().ok_or_else(|| format!("/tokenize: {} without a count", answer.status))
 }
 
@@ -142,4 +153,3 @@ fn ask(client: engine::Client) -> Ask {
         Box::pin(async move { tokenize(&client, &body).await })
     })
 }
-

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::entry::{Arrival, Ending};
 use super::record::{Flight, Record, unix_seconds};
-use crate::request::{Phase, Tokens};
+use crate::request::{Phase, Shape, Tokens};
 
 /// How many ended requests are remembered.
 pub(super) const ENDED_KEPT: usize = 1024;
@@ -55,6 +55,8 @@ impl Known {
 pub(super) struct Slot {
     seq: u64,
     who: Arrival,
+    /// The features, once the body was read.
+    shape: OnceLock<Shape>,
     arrived: Instant,
     arrived_at: SystemTime,
     prompt_tokens: Known,
@@ -71,6 +73,10 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn id(&self) -> &str {
         self.who.id.as_str()
+    }
+
+    pub(super) fn shaped(&self, shape: Shape) {
+        let _ = self.shape.set(shape);
     }
 
     pub(super) fn counted(&self, tokens: Tokens) {
@@ -113,7 +119,7 @@ impl Slot {
 
     pub(super) fn record(&self) -> Record {
         let unix = |mark: &Mark| mark.get().map(|since| unix_seconds(self.arrived_at, since));
-        let mut shape = self.who.shape.clone();
+        let mut shape = self.shape.get().unwrap_or(&self.who.shape).clone();
         shape.prompt_tokens = self.prompt_tokens.get();
         Record {
             id: self.who.id.as_str().to_owned(),
@@ -188,6 +194,7 @@ impl Book {
             output: AtomicU64::new(0),
             status: AtomicU16::new(0),
             ending: OnceLock::new(),
+            shape: OnceLock::new(),
             who,
         });
         self.pages().live.insert(slot.seq, Arc::clone(&slot));

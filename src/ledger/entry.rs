@@ -58,6 +58,11 @@ impl Entry {
         self.slot.record()
     }
 
+    /// The body was read: these are the request's features. Later calls change nothing.
+    pub fn shaped(&self, shape: Shape) {
+        self.slot.shaped(shape);
+    }
+
     /// The prompt was counted; the time from here to [`Entry::send`] is the time in the queue.
     pub fn counted(&self, prompt_tokens: Tokens) {
         self.slot.counted(prompt_tokens);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use tokio::time::Instant;
+
 use super::book::Book;
 use super::directory::{self, Unusable};
 use super::entry::{Arrival, Entry};
@@ -100,6 +102,12 @@ impl Ledger {
     #[must_use]
     pub fn flights(&self) -> Vec<Flight> {
         self.0.book.flights()
+    }
+
+    /// Since when the engine has had requests of ours, where it has any.
+    #[must_use]
+    pub fn busy_since(&self) -> Option<Instant> {
+        self.flights().iter().filter(|f| f.ended.is_none()).filter_map(|f| f.admitted).min()
     }
 
     /// Writes out what is buffered and closes the journal, within a second; entries go on in memory.

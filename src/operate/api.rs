@@ -124,7 +124,9 @@ impl Handles {
                 let report = path.strip_prefix("/api/v1/reports/").and_then(|id| self.reports.get(id));
                 match report {
                     Some(report) => json_answer(StatusCode::OK, &json!(report)),
-                    None => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
+                    None => {
+                        json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS}))
+                    }
                 }
             }
         }
@@ -163,7 +165,10 @@ impl Handles {
         }
         let mode = |v: &Value| {
             let word = v.as_str().unwrap_or_default();
-            Mode::ALL.into_iter().find(|m| m.label() == word).ok_or(format!("{v} is no mode: off, shadow, enforce"))
+            Mode::ALL
+                .into_iter()
+                .find(|m| m.label() == word)
+                .ok_or(format!("{v} is no mode: off, shadow, enforce"))
         };
         match object.get("mode") {
             Some(Value::Object(rules)) => {

@@ -120,7 +120,8 @@ async fn answer(handles: &Handles, request: Request<Incoming>) -> Response<Full<
     let (head, body) = request.into_parts();
     let host = head.headers.get(HOST).and_then(|v| v.to_str().ok());
     if !host_is_ours(host, &handles.settings.hosts) {
-        let text = "this name is not one of this server's: ask it by address, or add the name to operate.hosts";
+        let text =
+            "this name is not one of this server's: ask it by address, or add the name to operate.hosts";
         return json_answer(StatusCode::MISDIRECTED_REQUEST, &json!({"error": text}));
     }
     let body = match Limited::new(body, MOST_BODY).collect().await {
@@ -174,7 +175,9 @@ mod tests {
     #[test]
     fn foreign_names_are_not_answered() {
         let names = vec!["gate.example".to_owned()];
-        for fine in ["127.0.0.1:8081", "localhost:8081", "[::1]:8081", "10.1.2.3", "gate.example:80", "GATE.example"] {
+        for fine in
+            ["127.0.0.1:8081", "localhost:8081", "[::1]:8081", "10.1.2.3", "gate.example:80", "GATE.example"]
+        {
             assert!(host_is_ours(Some(fine), &names), "{fine}");
         }
         assert!(host_is_ours(None, &names));

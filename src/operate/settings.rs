@@ -49,7 +49,10 @@ impl Settings {
         match std::fs::read_to_string(file) {
             Err(e) => vec![format!("operate.token_file = {}: {e}", file.display())],
             Ok(text) if text.trim().len() < 16 => {
-                vec![format!("operate.token_file = {}: the token must have at least 16 characters", file.display())]
+                vec![format!(
+                    "operate.token_file = {}: the token must have at least 16 characters",
+                    file.display()
+                )]
             }
             Ok(_) => Vec::new(),
         }

@@ -77,10 +77,11 @@ async fn one(stream: TcpStream, pipeline: Arc<Pipeline>, stop: CancellationToken
     let _ = stream.set_nodelay(true);
     let shed = Arc::clone(&pipeline);
     let head_timeout = pipeline.head_timeout();
-    let edge = ServiceBuilder::new().load_shed().layer(pipeline.edge()).service(tower::service_fn(move |request| {
-        let pipeline = Arc::clone(&pipeline);
-        async move { Ok::<_, Infallible>(pipeline.serve(request).await) }
-    }));
+    let edge =
+        ServiceBuilder::new().load_shed().layer(pipeline.edge()).service(tower::service_fn(move |request| {
+            let pipeline = Arc::clone(&pipeline);
+            async move { Ok::<_, Infallible>(pipeline.serve(request).await) }
+        }));
     let service = service_fn(move |request| {
         let (edge, shed) = (edge.clone(), Arc::clone(&shed));
         async move {

@@ -109,7 +109,8 @@ impl AnswerBody {
     /// A stream of events, not yet begun; see [`AnswerBody::first_event`].
     #[must_use]
     pub fn events(upstream: Upstream, limit: usize, stall: Duration, record: Record) -> Self {
-        let mut body = Self::new(VecDeque::new(), Some(upstream), Reading::Events(Splitter::new(limit)), record);
+        let mut body =
+            Self::new(VecDeque::new(), Some(upstream), Reading::Events(Splitter::new(limit)), record);
         body.stall = (!stall.is_zero()).then(|| Stall::new(stall));
         body
     }

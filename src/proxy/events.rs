@@ -238,7 +238,10 @@ fn is_error(data: &[u8]) -> bool {
 
 /// The payload of the first `data:` line.
 fn data_of(event: &[u8]) -> Option<&[u8]> {
-    event.split(|&b| b == b'\n' || b == b'\r').find_map(|line| line.strip_prefix(b"data:")).map(<[u8]>::trim_ascii)
+    event
+        .split(|&b| b == b'\n' || b == b'\r')
+        .find_map(|line| line.strip_prefix(b"data:"))
+        .map(<[u8]>::trim_ascii)
 }
 
 #[cfg(test)]
@@ -268,7 +271,9 @@ mod tests {
 
     #[test]
     fn all_three_line_ends_are_known() {
-        for text in [&b"data: a\n\ndata: b\n\n"[..], b"data: a\r\n\r\ndata: b\r\n\r\n", b"data: a\r\rdata: b\r\r"] {
+        for text in
+            [&b"data: a\n\ndata: b\n\n"[..], b"data: a\r\n\r\ndata: b\r\n\r\n", b"data: a\r\rdata: b\r\r"]
+        {
             let (out, events, rest) = run(&[text], 1024);
             assert_eq!((out.as_slice(), events.len(), rest.len()), (text, 2, 0));
         }
@@ -306,7 +311,8 @@ mod tests {
         );
         let last = br#"data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"length","stop_reason":null}],"usage":null}"#;
         assert_eq!(says(last), Says::Piece { opening: false, finished: 1, choices: true, usage: None });
-        let usage_event = br#"data: {"choices":[],"usage":{"prompt_tokens":4,"total_tokens":7,"completion_tokens":3}}"#;
+        let usage_event =
+            br#"data: {"choices":[],"usage":{"prompt_tokens":4,"total_tokens":7,"completion_tokens":3}}"#;
         assert_eq!(
             says(usage_event),
             Says::Piece {

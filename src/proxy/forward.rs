@@ -85,7 +85,9 @@ enum Try {
     /// Nothing was sent: the request is whole again.
     Unsent(Request<Outgoing>),
     /// Sent, at least in part, and no byte came back.
-    NoAnswer { reused: bool },
+    NoAnswer {
+        reused: bool,
+    },
     TimedOut(Duration),
 }
 

@@ -20,7 +20,7 @@ use super::body::{Bodies, Held};
 use super::forward::{Answer, Failure, Forward, Head};
 use super::pool::Outgoing;
 use super::record::{About, Proven, Record};
-use super::respond::{self, Ids, Refusal, Wire};
+use super::respond::{self, Ids, Refusal};
 use super::{Settings, UnknownPaths, accept, events, headers};
 use crate::admit::{Ask, Gate, Limits, Mode, Modes, OutputRule, Profile, Rates, Rejection, Rule, length};
 use crate::engine::dialect::vllm::said;
@@ -61,6 +61,9 @@ pub struct Parts {
     /// Compares counts with the engine's.
     pub truth: Arc<Truth>,
 }
+
+/// When to come back after the engine itself said that it is full: its queue drains in seconds.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// What goes out: the engine's answer, or a refusal.
 pub type OutBody = Either<AnswerBody, Full<Bytes>>;
@@ -118,7 +121,8 @@ impl Pipeline {
     /// The pipeline over its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let too_long = StatusCode::from_u16(parts.admit.length.status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE);
+        let too_long =
+            StatusCode::from_u16(parts.admit.length.status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE);
         Self { parts, proven: Arc::default(), edge: accept::edge_limit(), too_long }
     }
 
@@ -198,7 +202,8 @@ impl Pipeline {
             method: parts.method.clone(),
             target: parts.uri.clone(),
             headers: parts.headers.clone(),
-            engine_id: HeaderValue::try_from(engine_id).unwrap_or_else(|_| HeaderValue::from_static("kvgate")),
+            engine_id: HeaderValue::try_from(engine_id)
+                .unwrap_or_else(|_| HeaderValue::from_static("kvgate")),
             readable: api != Api::Other,
         };
         Arrived { route, head, record, client }
@@ -246,9 +251,14 @@ impl Pipeline {
     fn may_pass(&self, arrived: &mut Arrived) -> Result<(), Refusal> {
         let head = &arrived.head;
         if head.method == Method::CONNECT || head.headers.contains_key(header::UPGRADE) {
-            return Err(Refusal::Unsupported("upgrades and tunnels (WebSocket, HTTP/2) do not pass this gateway"));
+            return Err(Refusal::Unsupported(
+                "upgrades and tunnels (WebSocket, HTTP/2) do not pass this gateway",
+            ));
         }
-        let grpc = head.headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"));
+        let grpc = head
+            .headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"));
         if grpc {
             return Err(Refusal::Unsupported("gRPC does not pass this gateway: use the engine's HTTP API"));
         }
@@ -256,8 +266,10 @@ impl Pipeline {
         let shown = || path.chars().take(128).collect::<String>();
         let settings = &self.parts.settings;
         let refusal = match arrived.route {
-            Route::Closed if !settings.allow_paths.iter().any(|p| p == path) => Refusal::Closed { path: shown() },
-            Route::Forward if settings.unknown_paths == UnknownPaths::Refuse && !request::is_open(path) => {
+            Route::Closed if !settings.allow_paths.iter().any(|p| p == path) => {
+                Refusal::Closed { path: shown() }
+            }
+            Route::Forward if settings.unknown_paths == UnknownPaths::Refuse && !request::is_known(path) => {
                 Refusal::Unknown { path: shown() }
             }
             _ => return Ok(()),
@@ -485,7 +497,7 @@ impl Pipeline {
     }
 
     fn busy(&self) -> Failure {
-        Failure::Busy { retry_after: self.parts.gate.retry_after() }
+        Failure::Busy { retry_after: BUSY }
     }
 
     /// The shared limit on requests before their answer's head.
@@ -505,7 +517,8 @@ impl Pipeline {
     pub fn overloaded(&self) -> Response<OutBody> {
         let refusal = Refusal::Engine(Failure::Busy { retry_after: Duration::from_secs(1) });
         let ids = ids(&RequestId::next(), None);
-        respond::refuse(&refusal, &refusal.wire(self.too_long), &ids, true).map(|text| Either::Right(Full::new(text)))
+        respond::refuse(&refusal, &refusal.wire(self.too_long), &ids, true)
+            .map(|text| Either::Right(Full::new(text)))
     }
 }
 
@@ -522,7 +535,8 @@ impl Record {
 }
 
 fn ids(ours: &RequestId, client: Option<&ClientId>) -> Ids {
-    let value = |text: &str| HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
+    let value =
+        |text: &str| HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
     Ids { ours: value(ours.as_str()), shown: value(client.map_or(ours.as_str(), ClientId::as_str)) }
 }
 

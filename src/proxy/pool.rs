@@ -34,7 +34,9 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b)))),
+            Self::Whole(bytes) => {
+                Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))))
+            }
             Self::Streamed(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -166,7 +168,8 @@ impl Inner {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         // The oldest are at the front: those past their time go whenever one is put back.
-        let old = idle.iter().take_while(|i| now.saturating_duration_since(i.since) >= self.idle_time).count();
+        let old =
+            idle.iter().take_while(|i| now.saturating_duration_since(i.since) >= self.idle_time).count();
         idle.drain(..old).for_each(|i| i.connection.task.abort());
         if idle.len() < MOST_IDLE {
             idle.push(Idle { connection, since: now });

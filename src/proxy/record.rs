@@ -171,7 +171,9 @@ impl Record {
                     if let Some(permit) = &self.permit {
                         permit.first_token();
                     }
-                    telemetry::emit(Event::FirstToken { ttft: now.saturating_duration_since(self.about.arrived) });
+                    telemetry::emit(Event::FirstToken {
+                        ttft: now.saturating_duration_since(self.about.arrived),
+                    });
                 }
                 Some(last) => {
                     let gap = now.saturating_duration_since(last) / u32::try_from(pieces).unwrap_or(u32::MAX);
@@ -191,7 +193,7 @@ impl Record {
                 entry.output(Tokens(self.output));
             }
             if let Some(permit) = &self.permit {
-                permit.tokens(self.output);
+                permit.tokens(Tokens(self.output));
             }
         }
     }
@@ -202,7 +204,7 @@ impl Record {
         if let Some(permit) = self.permit.take()
             && fine
         {
-            permit.completed(self.output);
+            permit.completed(Tokens(self.output));
         }
         if fine && let Some(prompt) = self.about.prompt {
             self.proven.note(self.about.incarnation, prompt);
@@ -223,7 +225,11 @@ impl Drop for Record {
         let default = if self.sent { Outcome::Completed } else { Outcome::ClientGone };
         let outcome = self.outcome.unwrap_or(default);
         for reason in &self.would_refuse {
-            telemetry::emit(Event::WouldRefuse { reason, engine_outcome: outcome.label(), id: &self.about.id });
+            telemetry::emit(Event::WouldRefuse {
+                reason,
+                engine_outcome: outcome.label(),
+                id: &self.about.id,
+            });
         }
         if let Some(entry) = self.entry.take() {
             entry.end(Ending { outcome, status: self.status, reason: self.reason });

@@ -120,7 +120,9 @@ impl Refusal {
                 Wire::new(StatusCode::FORBIDDEN, "forbidden_path", "permission_error")
             }
             Self::Engine(failure) => match failure {
-                Failure::Unreachable { retry_after, .. } => Wire::unavailable("engine_unavailable", *retry_after),
+                Failure::Unreachable { retry_after, .. } => {
+                    Wire::unavailable("engine_unavailable", *retry_after)
+                }
                 Failure::Busy { retry_after } => Wire::saturated(*retry_after),
                 Failure::Crashed { retry_after, suspect } => {
                     let mut wire = Wire::unavailable("engine_crashed", *retry_after);
@@ -139,7 +141,8 @@ fn admission(rejection: &Rejection, too_long: StatusCode) -> Wire {
     let reason = rejection.reason();
     let wait = rejection.retry_after().unwrap_or(Duration::from_secs(1));
     match rejection {
-        Rejection::PromptTooLong { prompt, limit, .. } | Rejection::PromptExceedsPool { prompt, limit, .. } => {
+        Rejection::PromptTooLong { prompt, limit, .. }
+        | Rejection::PromptExceedsPool { prompt, limit, .. } => {
             too_long_wire(reason, too_long, prompt.get(), limit.get())
         }
         Rejection::OutputTooLong { prompt, context, .. } => {
@@ -155,6 +158,9 @@ fn admission(rejection: &Rejection, too_long: StatusCode) -> Wire {
         | Rejection::DeadlinePassed { .. }
         | Rejection::CountBusy { .. } => Wire::saturated(wait),
         Rejection::EngineUnavailable { .. } | Rejection::Draining { .. } => Wire::unavailable(reason, wait),
+        Rejection::BodyTooLarge { limit, .. } => Wire::too_large(*limit),
+        Rejection::PathClosed { .. } => Wire::new(StatusCode::FORBIDDEN, reason, "permission_error"),
+        Rejection::InvalidRequest { .. } => Wire::invalid(),
     }
 }
 
@@ -170,9 +176,9 @@ fn too_long_wire(reason: &'static str, status: StatusCode, prompt: u64, limit: u
 /// What the client reads. Client libraries recognise a prompt that is too long by two phrases only.
 fn message(refusal: &Refusal) -> String {
     let context = match refusal {
-        Refusal::Admission(Rejection::PromptTooLong { context, .. } | Rejection::OutputTooLong { context, .. }) => {
-            *context
-        }
+        Refusal::Admission(
+            Rejection::PromptTooLong { context, .. } | Rejection::OutputTooLong { context, .. },
+        ) => *context,
         Refusal::Admission(Rejection::PromptExceedsPool { limit, .. }) => *limit,
         other => return other.to_string(),
     };

@@ -25,6 +25,7 @@ mod files;
 mod python;
 mod settings;
 mod template;
+mod truth;
 
 pub use ask::{Ask, count_bodies_for_tokenize};
 pub use count::{Certainty, Count, CountError};
@@ -32,3 +33,4 @@ pub use counter::{Counter, SourceInfo};
 pub use encoder::{Encoder, Options};
 pub use files::LoadError;
 pub use settings::{ContentFormat, Settings};
+pub use truth::Truth;

@@ -20,7 +20,16 @@ const TABLE: &[(&str, &[&str])] = &[
     (
         "gateway",
         &[
-            "request", "tokens", "engine", "admit", "ledger", "crash", "proxy", "operate", "telemetry", "config",
+            "request",
+            "tokens",
+            "engine",
+            "admit",
+            "ledger",
+            "crash",
+            "proxy",
+            "operate",
+            "telemetry",
+            "config",
             "sim",
         ],
     ),
@@ -60,7 +69,9 @@ fn named(line: &str) -> Vec<String> {
     for (at, _) in line.match_indices("crate::") {
         let rest = &line[at + "crate::".len()..];
         match rest.strip_prefix('{') {
-            Some(list) => found.extend(list.split(',').map(|part| word(part.trim())).filter(|w| !w.is_empty())),
+            Some(list) => {
+                found.extend(list.split(',').map(|part| word(part.trim())).filter(|w| !w.is_empty()))
+            }
             None => found.push(word(rest)),
         }
     }
@@ -84,7 +95,11 @@ fn every_import_is_in_the_table() {
             for other in named(line) {
                 let is_room = table.contains_key(other.as_str());
                 if is_room && other != room && !may.contains(&other.as_str()) {
-                    wrong.push(format!("src/{}:{}: {room} may not import {other}", file.display(), number + 1));
+                    wrong.push(format!(
+                        "src/{}:{}: {room} may not import {other}",
+                        file.display(),
+                        number + 1
+                    ));
                 }
             }
         }

@@ -31,7 +31,9 @@ impl Reply {
     /// A field of a JSON body, as text.
     pub fn field(&self, pointer: &str) -> String {
         let value: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        value.pointer(pointer).map_or_else(String::new, |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+        value
+            .pointer(pointer)
+            .map_or_else(String::new, |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
     }
 
     /// A header, as text.

@@ -62,7 +62,11 @@ async fn ready(admin: SocketAddr) -> anyhow::Result<()> {
         if reply.status == 200 && reply.field("/tokenizer/kind") == "local" {
             return Ok(());
         }
-        anyhow::ensure!(begun.elapsed() < Duration::from_secs(20), "the demo's engine is not ready: {}", reply.text);
+        anyhow::ensure!(
+            begun.elapsed() < Duration::from_secs(20),
+            "the demo's engine is not ready: {}",
+            reply.text
+        );
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -80,7 +84,11 @@ async fn stream(data: SocketAddr) -> anyhow::Result<()> {
 
 async fn too_long(data: SocketAddr) -> anyhow::Result<()> {
     let reply = call(data, Method::POST, CHAT, Some(&chat(&"far too long ".repeat(2000), 24, true))).await?;
-    say(&format!("2. a prompt over the limit: {} {}", reply.status.as_u16(), reply.header("x-kvgate-reason")));
+    say(&format!(
+        "2. a prompt over the limit: {} {}",
+        reply.status.as_u16(),
+        reply.header("x-kvgate-reason")
+    ));
     say(&format!("   \"{}\"", reply.field("/error/message")));
     Ok(())
 }
@@ -130,15 +138,26 @@ async fn death(data: SocketAddr, admin: SocketAddr, sim: &Sim) -> anyhow::Result
     ));
     while let Some(reply) = bystanders.join_next().await {
         let reply = reply??;
-        let ending = reply.text.lines().rev().find(|l| l.contains("engine_crashed")).map_or("", |_| "engine_crashed");
-        say(&format!("   to a bystander  {} {} {ending}", reply.status.as_u16(), reply.header("x-kvgate-reason")));
+        let ending =
+            reply.text.lines().rev().find(|l| l.contains("engine_crashed")).map_or("", |_| "engine_crashed");
+        say(&format!(
+            "   to a bystander  {} {} {ending}",
+            reply.status.as_u16(),
+            reply.header("x-kvgate-reason")
+        ));
     }
     let report = report(admin).await?;
     say(&format!("   the report: http://{admin}/api/v1/reports/{}", report.field("/id")));
     let value: Value = serde_json::from_str(&report.text)?;
     for suspect in value["suspects"].as_array().into_iter().flatten().take(2) {
-        let reasons: Vec<&str> = suspect["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        say(&format!("   suspect {} (score {}): {}", suspect["id"].as_str().unwrap_or("?"), suspect["score"], reasons.join("; ")));
+        let reasons: Vec<&str> =
+            suspect["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        say(&format!(
+            "   suspect {} (score {}): {}",
+            suspect["id"].as_str().unwrap_or("?"),
+            suspect["score"],
+            reasons.join("; ")
+        ));
     }
     ready(admin).await?;
     say("   the engine is back, and requests are served again\n");
@@ -165,7 +184,8 @@ pub async fn light_traffic(data: SocketAddr, time: Option<Duration>) {
     let mut n = 0_u64;
     while until.is_none_or(|u| Instant::now() < u) {
         n += 1;
-        let body = chat(&format!("Question {n}: {}", "why ".repeat((n % 50) as usize)), 40 + n % 60, n % 3 != 0);
+        let body =
+            chat(&format!("Question {n}: {}", "why ".repeat((n % 50) as usize)), 40 + n % 60, n % 3 != 0);
         calls.spawn(async move { call(data, Method::POST, CHAT, Some(&body)).await });
         while calls.try_join_next().is_some() {}
         sleep(Duration::from_millis(300)).await;

@@ -7,7 +7,7 @@ mod lax;
 mod openai;
 mod routes;
 
-pub use routes::route;
+pub use routes::{is_known, route};
 
 use super::{Api, Prompt, Shape};
 

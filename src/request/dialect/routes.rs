@@ -87,6 +87,12 @@ const TABLE: &[(&str, Way)] = &[
 /// Decides what kvgate does with a method and path (the query may follow it and is not looked at).
 #[must_use]
 pub fn route(method: &Method, path: &str) -> Route {
+    // The two paths that nearly all requests take need no table.
+    match path {
+        "/v1/chat/completions" if *method == Method::POST => return Route::Prompt(Api::Chat),
+        "/v1/completions" if *method == Method::POST => return Route::Prompt(Api::Completions),
+        _ => {}
+    }
     let path = normal(path);
     let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
     let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
@@ -102,6 +108,30 @@ pub fn route(method: &Method, path: &str) -> Route {
         }
     }
     Route::Forward
+}
+
+/// Pages that monitors, probes and client libraries read.
+const PAGES: &[&str] = &[
+    "health",
+    "ping",
+    "version",
+    "load",
+    "metrics",
+    "v1/models",
+    "v1/models/*",
+    "info",
+    "is_paused",
+    "is_sleeping",
+    "tokenize",
+    "detokenize",
+];
+
+/// Whether a path is in any table: a prompt, a page, or closed.
+#[must_use]
+pub fn is_known(path: &str) -> bool {
+    let path = normal(path);
+    let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
+    TABLE.iter().map(|(pattern, _)| pattern).chain(PAGES).any(|pattern| matches(pattern, &segments))
 }
 
 /// Whether the segments of a path fit a pattern of the table.

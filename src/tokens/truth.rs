@@ -49,7 +49,11 @@ impl Truth {
             && of.agreed_since.fetch_add(1, Ordering::Relaxed) + 1 >= FORGIVEN_AFTER
         {
             of.drift.store(0, Ordering::Relaxed);
-            telemetry::emit(Event::Alarm { alarm: Alarm::CountDrift, active: false, detail: "counts agree again" });
+            telemetry::emit(Event::Alarm {
+                alarm: Alarm::CountDrift,
+                active: false,
+                detail: "counts agree again",
+            });
         }
     }
 
