@@ -188,7 +188,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 fn accepting(ledger: &Ledger) -> bool {
-    ledger.journal().unwrap().trouble.accepting()
+    ledger.journal().unwrap().shared.trouble.accepting()
 }
 
 #[tokio::test]
