@@ -40,6 +40,8 @@
 //! | gateway | all of these |
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
+pub mod cli;
+pub mod crash;
 pub mod ledger;
 pub mod request;
 pub mod telemetry;
