@@ -8,11 +8,12 @@
 //! switches: 12 µs on an idle machine, 50 and more where two cores are busy (`benches/ledger.rs`).
 //!
 //! So the request writes by itself where that is safe: the last write was quick and not long ago, the
-//! runtime has another thread to go on with, and nobody else is writing. Else, and for the ends of
-//! requests, which can wait for company, the thread writes what has gathered (group commit), and a
-//! request waits for its word for a bounded time. A disk that hangs from one write to the next
-//! therefore holds one request and one runtime thread, never the last one; all others go on after
-//! 100 ms, and later ones at once.
+//! runtime has another thread to go on with, and nobody else is writing. Whoever writes takes along
+//! what waits (group commit). Else the thread writes, and a request waits for its word for a bounded
+//! time. A disk that hangs from one write to the next therefore holds one runtime thread, never the
+//! last one, with the request that wrote and what that thread was to run next; all others go on after
+//! 100 ms, and later ones at once. (`block_in_place`, which would free the thread's other tasks too, is
+//! dearer than the journal's own thread: 106 µs against 58.)
 //!
 //! # What stands there
 //!
