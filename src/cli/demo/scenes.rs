@@ -59,7 +59,7 @@ async fn ready(admin: SocketAddr) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
         let reply = call(admin, Method::GET, "/readyz", None).await?;
-        if reply.status == 200 && reply.field("/tokenizer/kind") == "local" {
+        if reply.status == 200 && reply.field("/tokenizer/kind") == "tokenizer" {
             return Ok(());
         }
         anyhow::ensure!(

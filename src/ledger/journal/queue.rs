@@ -24,33 +24,56 @@ pub(super) enum Pushed {
     Closed,
 }
 
-/// What the thread takes at once.
+/// Lines to be written at once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) bytes: Vec<u8>,
-    pub(super) acks: Vec<oneshot::Sender<()>>,
     pub(super) records: u64,
-    pub(super) stop: bool,
-    nudged: bool,
+    acks: Vec<oneshot::Sender<()>>,
 }
 
+/// A buffer that grew beyond this is given back.
+const KEEP_BYTES: usize = 256 << 10;
+
 impl Batch {
-    /// Tells those who wait that their record is written, and keeps the memory for the next batch.
-    pub(super) fn written(&mut self) {
+    /// Empties it, keeping its memory; tells those who wait that their record is written, or else just
+    /// lets them go.
+    pub(super) fn done(&mut self, written: bool) {
         for ack in self.acks.drain(..) {
-            let _ = ack.send(());
+            if written {
+                let _ = ack.send(());
+            }
         }
+        self.bytes.clear();
+        self.bytes.shrink_to(KEEP_BYTES);
+        self.records = 0;
+    }
+
+    fn has_room(&self, line: &[u8]) -> bool {
+        self.bytes.len() + line.len() <= MAX_BYTES
+    }
+
+    fn push(&mut self, line: &[u8]) {
+        self.bytes.extend_from_slice(line);
+        self.records += 1;
     }
 }
 
 #[derive(Debug, Default)]
+struct Pending {
+    batch: Batch,
+    stop: bool,
+    nudged: bool,
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Queue {
-    pending: Mutex<Batch>,
+    pending: Mutex<Pending>,
     wake: Condvar,
 }
 
 impl Queue {
-    fn pending(&self) -> MutexGuard<'_, Batch> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,14 +84,13 @@ impl Queue {
         if pending.stop {
             return Pushed::Closed;
         }
-        if pending.bytes.len() + line.len() > MAX_BYTES {
+        if !pending.batch.has_room(line) {
             return Pushed::Full;
         }
-        pending.bytes.extend_from_slice(line);
-        pending.records += 1;
-        pending.acks.push(ack);
+        pending.batch.push(line);
+        pending.batch.acks.push(ack);
         // The thread looks again before it sleeps: only the first of a batch has to wake it.
-        let first = pending.acks.len() == 1;
+        let first = pending.batch.acks.len() == 1;
         drop(pending);
         if first {
             self.wake.notify_one();
@@ -82,13 +104,12 @@ impl Queue {
         if pending.stop {
             return true;
         }
-        if pending.bytes.len() + line.len() > MAX_BYTES {
+        if !pending.batch.has_room(line) {
             return false;
         }
         // Only the first has to wake the thread, which then sleeps for END_WAIT at most.
-        let first = pending.bytes.is_empty();
-        pending.bytes.extend_from_slice(line);
-        pending.records += 1;
+        let first = pending.batch.bytes.is_empty();
+        pending.batch.push(line);
         drop(pending);
         if first {
             self.wake.notify_one();
@@ -108,16 +129,21 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Waits for something to do (at most `idle`, where given) and swaps it into `batch`, which is empty.
-    pub(super) fn take(&self, batch: &mut Batch, idle: Option<Duration>) {
+    /// Swaps what waits into `batch`, which is empty.
+    pub(super) fn take(&self, batch: &mut Batch) {
+        std::mem::swap(&mut self.pending().batch, batch);
+    }
+
+    /// Waits for something to do, at most `idle` where given; true where this was the last time.
+    pub(super) fn wait(&self, idle: Option<Duration>) -> bool {
         let started = Instant::now();
         let mut flush_at = None;
         let mut pending = self.pending();
         loop {
-            if !pending.acks.is_empty() || pending.stop || pending.nudged {
+            if !pending.batch.acks.is_empty() || pending.stop || pending.nudged {
                 break;
             }
-            if !pending.bytes.is_empty() {
+            if !pending.batch.bytes.is_empty() {
                 flush_at.get_or_insert_with(|| Instant::now() + END_WAIT);
             }
             let until = [flush_at, idle.map(|d| started + d)].into_iter().flatten().min();
@@ -131,11 +157,7 @@ impl Queue {
             }
             pending = self.wake.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let stop = pending.stop;
-        batch.stop = false;
-        std::mem::swap(&mut *pending, batch);
-        // What was swapped in is the thread's old batch: it must not look stopped to those who add.
-        pending.stop = stop;
-        batch.nudged = false;
+        pending.nudged = false;
+        pending.stop
     }
 }

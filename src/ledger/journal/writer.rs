@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::line::{self, Line};
 use super::pace::Pace;
-use super::queue::Batch;
+use super::queue::{Batch, Queue};
 use super::trouble::Trouble;
 use super::{replay, segment_path};
 use crate::ledger::Settings;
@@ -18,9 +18,6 @@ use crate::ledger::book::Book;
 
 /// How long after a failure the disk is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// A buffer that grew beyond this is given back.
-const KEEP_BYTES: usize = 256 << 10;
 
 type Create = Box<dyn FnMut(&Path) -> io::Result<File> + Send>;
 
@@ -101,19 +98,33 @@ impl Segment {
     }
 }
 
+/// What the writer shares with those who hand it their lines.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) book: Arc<Book>,
+    pub(super) queue: Arc<Queue>,
+    pub(super) pace: Arc<Pace>,
+    pub(super) trouble: Arc<Trouble>,
+}
+
 /// Owns the current segment.
 pub(super) struct Writer {
     disk: Disk,
     segment: Option<Segment>,
     retry_at: Instant,
+    /// Empty; kept for its memory.
+    batch: Batch,
+    queue: Arc<Queue>,
     pace: Arc<Pace>,
     trouble: Arc<Trouble>,
     book: Arc<Book>,
 }
 
 impl Writer {
-    pub(super) fn new(disk: Disk, pace: Arc<Pace>, trouble: Arc<Trouble>, book: Arc<Book>) -> Self {
-        Self { disk, segment: None, retry_at: Instant::now(), pace, trouble, book }
+    pub(super) fn new(disk: Disk, with: &Shared) -> Self {
+        let Shared { book, queue, pace, trouble } = with.clone();
+        let (segment, retry_at, batch) = (None, Instant::now(), Batch::default());
+        Self { disk, segment, retry_at, batch, queue, pace, trouble, book }
     }
 
     /// How long to sleep where nothing comes: in trouble, until the next try.
@@ -122,15 +133,33 @@ impl Writer {
         (!fine).then(|| self.retry_at.saturating_duration_since(Instant::now()))
     }
 
-    /// Appends where there is a segment; `None` where there is none. An error has been dealt with.
-    pub(super) fn append(&mut self, bytes: &[u8], records: u64) -> Option<io::Result<()>> {
-        let started = Instant::now();
-        let result = self.segment.as_mut()?.append(bytes);
-        self.pace.took(started.elapsed());
-        if let Err(e) = &result {
-            self.fail(e, records);
+    /// Writes what waits in the queue, and behind it `line`: whoever holds the writer writes for all.
+    pub(super) fn commit(&mut self, line: &[u8]) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.queue.take(&mut batch);
+        if !line.is_empty() {
+            batch.bytes.extend_from_slice(line);
+            batch.records += 1;
         }
-        Some(result)
+        let written = batch.bytes.is_empty() || self.append(&batch.bytes, batch.records);
+        batch.done(written);
+        self.batch = batch;
+    }
+
+    fn append(&mut self, bytes: &[u8], records: u64) -> bool {
+        let Some(segment) = &mut self.segment else {
+            self.trouble.lost(records);
+            return false;
+        };
+        let started = Instant::now();
+        let result = segment.append(bytes);
+        self.pace.took(started.elapsed());
+        result.map_err(|e| self.fail(&e, records)).is_ok()
+    }
+
+    /// Whether records can be written at all.
+    pub(super) fn is_open(&self) -> bool {
+        self.segment.is_some()
     }
 
     /// Whether a new segment is due: this one is full, or there is none, or what it says is not all.
@@ -138,28 +167,17 @@ impl Writer {
         !self.trouble.accepting() || self.segment.as_ref().is_none_or(|s| s.size >= s.full_at)
     }
 
-    /// Writes a batch, then begins a new segment where one is due. For the thread.
-    pub(super) fn write(&mut self, batch: &mut Batch) {
-        if !batch.bytes.is_empty() {
-            match self.append(&batch.bytes, batch.records) {
-                Some(Ok(())) => batch.written(),
-                Some(Err(_)) => {}
-                None => self.trouble.lost(batch.records),
-            }
+    /// Begins a new segment where one is due and the disk is to be tried again. For the thread.
+    pub(super) fn renew(&mut self) {
+        if !self.is_due() || Instant::now() < self.retry_at {
+            return;
         }
-        // Acks that are still here are dropped: those who wait go on.
-        batch.acks.clear();
-        batch.bytes.clear();
-        batch.bytes.shrink_to(KEEP_BYTES);
-        batch.records = 0;
-        if self.is_due() && !batch.stop && Instant::now() >= self.retry_at {
-            match self.begin() {
-                Ok(()) => self.trouble.clear(),
-                Err(e) => {
-                    self.fail(&e, 0);
-                    // Perhaps the disk is full: history is the first to go, what is in flight stays.
-                    self.disk.prune();
-                }
+        match self.begin() {
+            Ok(()) => self.trouble.clear(),
+            Err(e) => {
+                self.fail(&e, 0);
+                // Perhaps the disk is full: history is the first to go, what is in flight stays.
+                self.disk.prune();
             }
         }
     }
