@@ -40,6 +40,7 @@
 //! | gateway | all of these |
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
+pub mod cli;
 pub mod request;
 pub mod telemetry;
 pub mod tokens;
