@@ -88,7 +88,7 @@ fn directive(at: &OffsetDateTime, which: char, out: &mut String) {
         'U' => write!(out, "{:02}", at.sunday_based_week()),
         'W' => write!(out, "{:02}", at.monday_based_week()),
         'V' => write!(out, "{:02}", at.iso_week()),
-        'n' => write!(out, "\n"),
+        'n' => writeln!(out),
         't' => write!(out, "\t"),
         '%' => write!(out, "%"),
         'z' | 'Z' => Ok(()),

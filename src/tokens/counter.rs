@@ -98,14 +98,14 @@ impl Counter {
     /// [`CountError`]; [`CountError::Busy`] where the lane's queue is full.
     pub async fn count(&self, reading: &Reading, limit: Option<Tokens>) -> Result<Count, CountError> {
         let started = Instant::now();
-        let count = self.from_source(reading, limit).await?;
+        let count = self.with_source(reading, limit).await?;
         if count.certain != Certainty::Unknown {
             emit(Event::Counted { prompt_tokens: count.total.get(), took: started.elapsed() });
         }
         Ok(count)
     }
 
-    async fn from_source(&self, reading: &Reading, limit: Option<Tokens>) -> Result<Count, CountError> {
+    async fn with_source(&self, reading: &Reading, limit: Option<Tokens>) -> Result<Count, CountError> {
         if matches!(reading.prompt, Prompt::Unread { .. }) {
             return Ok(Count::UNKNOWN);
         }

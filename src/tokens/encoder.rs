@@ -92,12 +92,15 @@ impl Encoder {
         tokenizer.with_truncation(None).map_err(invalid)?;
         tokenizer.with_padding(None);
         let chars = tokenizer.get_vocab(true).keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
+        let options = Options::from(&Settings::default());
+        let mut templates = Templates::new(files.templates.iter().cloned());
+        templates.set_fuel(options.template_fuel);
         Ok(Self {
             longest: Longest::read(files.tokenizer_json.as_slice(), chars),
             special_tokens: files.special_tokens(),
-            templates: Templates::new(files.templates),
+            templates,
             tokenizer,
-            options: Options::from(&Settings::default()),
+            options,
         })
     }
 

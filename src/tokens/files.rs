@@ -60,7 +60,7 @@ impl Files {
             }
         }
         let templates = match chat_template {
-            Some(file) => vec![(DEFAULT.to_owned(), text(&file.to_owned(), read(file)?)?)],
+            Some(file) => vec![(DEFAULT.to_owned(), text(file, read(file)?)?)],
             None => found(&dir)?,
         };
         let templates = if templates.is_empty() { configured(&config) } else { templates };

@@ -104,13 +104,13 @@ impl Templates {
             values.insert(name, Value::from(Serde(value)));
         }
         let rendered = match chosen.name {
-            Some(name) => self.env.get_template(name).and_then(|t| t.render(values).map(String::from)),
+            Some(name) => self.env.get_template(name).and_then(|t| t.render(values)),
             None => {
                 let source = prepared(&chosen.source);
                 // Names and caches of the environment outlive the request; its template must not.
                 let env = self.env.clone();
                 let own = env.template_from_str(&source);
-                own.and_then(|t| t.render(values).map(String::from))
+                own.and_then(|t| t.render(values))
             }
         };
         rendered.map_err(|error| refused(&error, self.env.fuel().unwrap_or(u64::MAX)))

@@ -40,9 +40,11 @@ pub fn shape(api: Api, fields: &Fields<'_>) -> Shape {
         best_of: fields.count(Field::BestOf).max(beams),
         prompts: 1,
         // vLLM: an echo with log-probabilities computes them over the prompt.
-        prompt_logprobs: fields
-            .count_or_all(Field::PromptLogprobs)
-            .or_else(|| if echo { top_logprobs } else { None }),
+        prompt_logprobs: fields.count_or_all(Field::PromptLogprobs).or(if echo {
+            top_logprobs
+        } else {
+            None
+        }),
         top_logprobs,
         echo,
         structured: structured(fields).map(str::to_owned),
