@@ -1,3 +1,3 @@
-//! One file per command.
+//! The commands: one file each.
 
 pub mod sim;
