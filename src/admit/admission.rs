@@ -343,14 +343,20 @@ impl Admission {
             return;
         }
         self.looked = Some(now);
-        let hopeless = self.forecast.hopeless((&self.books, &self.queue, &self.signals), IN_QUEUE, now);
-        for (id, predicted) in hopeless {
-            let Some(waiter) = self.queue.remove(id) else { continue };
-            self.forecast.outdated();
+        let parts = (&self.books, &mut self.queue, &self.signals);
+        let hopeless = self.forecast.hopeless(parts, (ON_ARRIVAL, IN_QUEUE), now);
+        if hopeless.is_empty() {
+            return;
+        }
+        // All leave before the first is told when to come back: none of them is in another's way.
+        let leave = |(id, wait)| Some((self.queue.remove(id)?, wait));
+        let evicted: Vec<_> = hopeless.into_iter().filter_map(leave).collect();
+        self.forecast.outdated();
+        for (waiter, predicted) in evicted {
             let deadline = waiter.deadline.saturating_duration_since(now);
             let retry_after = self.told(waiter.asked, now);
-            actions
-                .push(Action::Evict { id, why: Rejection::WaitTooLong { predicted, deadline, retry_after } });
+            let why = Rejection::WaitTooLong { predicted, deadline, retry_after };
+            actions.push(Action::Evict { id: waiter.id, why });
         }
     }
 

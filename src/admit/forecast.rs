@@ -140,26 +140,35 @@ impl Forecast {
         Some(duration(play.seconds(at, now) * correction))
     }
 
-    /// Those of the queue that will be too late by far: more than `slack` times what they have left.
+    /// Those of the queue that will be too late, with their waits. One that has no prediction yet is
+    /// judged as on arrival (over `strict` of what it has left) and gets one; the others must be late
+    /// by far (over `lax` times that and a second), because they were told that they may wait.
     pub fn hopeless(
         &mut self,
-        (books, queue, signals): (&Books, &Queue, &Signals),
-        slack: f64,
+        (books, queue, signals): (&Books, &mut Queue, &Signals),
+        (strict, lax): (f64, f64),
         now: Instant,
     ) -> Vec<(u64, Duration)> {
         let Some(step) = books.pace.step(now) else { return Vec::new() };
         let mut outlook = Outlook::new(books, signals, now, true);
         let (mut last, mut hopeless) = (0, Vec::new());
-        for waiter in queue.iter() {
+        for waiter in queue.iter_mut() {
             let at = outlook.earliest(&waiter.asked, last);
-            let wait = duration(at as f64 * step * self.correction);
+            let seconds = at as f64 * step;
+            let wait = duration(seconds * self.correction);
             let left = waiter.deadline.saturating_duration_since(now);
-            if wait > left.mul_f64(slack) + Duration::from_secs(1) {
+            let late = match waiter.predicted {
+                None => wait > left.mul_f64(strict),
+                Some(_) => wait > left.mul_f64(lax) + Duration::from_secs(1),
+            };
+            if late {
                 hopeless.push((waiter.id, wait));
-            } else {
-                outlook.add_at(&waiter.asked, at);
-                last = at;
+                continue;
             }
+            let waited = now.saturating_duration_since(waiter.since).as_secs_f64();
+            waiter.predicted.get_or_insert(waited + seconds);
+            outlook.add_at(&waiter.asked, at);
+            last = at;
         }
         hopeless
     }

@@ -208,7 +208,6 @@ async fn time_alone_lets_in_as_those_in_flight_near_their_end() {
     }
     sleep(Duration::from_millis(60)).await;
     assert!(next.is_finished(), "{gate:?}: 80 and 16 blocks fit into 98 where the first has 5 tokens to go");
-    assert_eq!(gate.state().in_flight, 1, "the task dropped its permit");
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,20 +217,22 @@ async fn who_cannot_make_it_is_told_at_once_where_the_pace_is_known_and_as_soon_
     let first = gate.admit(ask(800, SECOND)).await.unwrap();
     let begin = Instant::now();
     let blind = queued(&gate, ask(800, 10 * SECOND)).await;
-    for total in 1..=3 {
+    for total in 1..=10 {
         sleep(Duration::from_millis(500)).await;
         first.tokens(Tokens(total));
     }
-    // 97 tokens to go at half a second each.
+    // 90 tokens to go at half a second each.
     let why = blind.await.unwrap().unwrap_err();
-    assert!(matches!(why, Rejection::WaitTooLong { .. }) && begin.elapsed() < 2 * SECOND, "{why}");
+    assert!(matches!(why, Rejection::WaitTooLong { .. }) && begin.elapsed() < 6 * SECOND, "{why}");
     let begin = Instant::now();
-    let (one, two) = (gate.admit(ask(800, 10 * SECOND)).await, gate.admit(ask(800, 10 * SECOND)).await);
+    let two = [gate.admit(ask(800, 10 * SECOND)).await, gate.admit(ask(800, 10 * SECOND)).await];
     assert_eq!(begin.elapsed(), Duration::ZERO);
-    for (why, about) in [(one.unwrap_err(), 60), (two.unwrap_err(), 60)] {
-        let told = why.retry_after().unwrap().as_secs();
-        assert!((about * 9 / 10..=about).contains(&told), "{told}");
+    // The one evicted before was told the first place.
+    for why in two.map(Result::unwrap_err) {
+        assert_eq!(why.retry_after(), Some(60 * SECOND));
     }
+    let told = why.retry_after().unwrap().as_secs();
+    assert!((38..=52).contains(&told), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
