@@ -103,6 +103,7 @@ pub struct Admission {
     queue: Queue,
     queue_limit: usize,
     signals: Signals,
+    life: Option<u64>,
     forecast: Forecast,
     appointments: Appointments,
     draining: bool,
@@ -120,6 +121,7 @@ impl Admission {
             queue: Queue::new(queue.requests, queue.bytes),
             queue_limit: queue.requests,
             signals: Signals::default(),
+            life: None,
             forecast: Forecast::default(),
             appointments: Appointments::new(queue.appointments),
             draining: false,
@@ -165,7 +167,7 @@ impl Admission {
             match Outlook::new(&self.books, &self.signals, now, false).decide(&asked) {
                 Verdict::Admit(_) => {
                     self.books.admit(id, asked, now);
-                    self.forecast.outdated();
+                    self.forecast.admitted(&asked, now);
                     return Arrival::Admitted;
                 }
                 Verdict::Hold { gate, .. } => self.held_by = Some(gate),
@@ -191,7 +193,7 @@ impl Admission {
             let (retry_after, deadline) = (self.told(asked, now), ask.max_wait);
             return Arrival::Refused(Rejection::WaitTooLong { predicted, deadline, retry_after });
         }
-        self.forecast.queued(&asked);
+        self.forecast.queued(&asked, now);
         self.queue.push(Waiter {
             id,
             asked,
@@ -249,17 +251,12 @@ impl Admission {
     /// A request leaves: from the queue or from the books, wherever it is; false where it was in
     /// neither (it was evicted, or the engine that held it is gone).
     pub fn leave(&mut self, id: u64) -> bool {
-        let was = self.books.leave(id) || self.queue.remove(id).is_some();
-        if was {
-            self.forecast.outdated();
-        }
-        was
+        self.books.leave(id) || self.queue.remove(id).is_some()
     }
 
     /// Evicts one request if it still waits: its own clock says that its deadline passed.
     pub fn give_up(&mut self, id: u64, now: Instant) -> Option<Rejection> {
         let waiter = self.queue.remove(id)?;
-        self.forecast.outdated();
         Some(self.passed(&waiter, now))
     }
 
@@ -281,7 +278,7 @@ impl Admission {
 
     /// A scrape, or the news that there was none.
     pub fn signals(&mut self, signals: Signals, now: Instant) {
-        if signals.incarnation != self.signals.incarnation {
+        if self.life.replace(signals.incarnation).is_some_and(|life| life != signals.incarnation) {
             self.books.clear();
         }
         self.books.scraped(&signals, now);
@@ -332,7 +329,6 @@ impl Admission {
             self.forecast.learn(predicted, waited.as_secs_f64());
         }
         self.books.admit(waiter.id, asked, now);
-        self.forecast.outdated();
         actions.push(Action::Admit { id: waiter.id, waited });
     }
 
@@ -347,14 +343,20 @@ impl Admission {
             return;
         }
         self.looked = Some(now);
-        let hopeless = self.forecast.hopeless((&self.books, &self.queue, &self.signals), IN_QUEUE, now);
-        for (id, predicted) in hopeless {
-            let Some(waiter) = self.queue.remove(id) else { continue };
-            self.forecast.outdated();
+        let parts = (&self.books, &mut self.queue, &self.signals);
+        let hopeless = self.forecast.hopeless(parts, (ON_ARRIVAL, IN_QUEUE), now);
+        if hopeless.is_empty() {
+            return;
+        }
+        // All leave before the first is told when to come back: none of them is in another's way.
+        let leave = |(id, wait)| Some((self.queue.remove(id)?, wait));
+        let evicted: Vec<_> = hopeless.into_iter().filter_map(leave).collect();
+        self.forecast.outdated();
+        for (waiter, predicted) in evicted {
             let deadline = waiter.deadline.saturating_duration_since(now);
             let retry_after = self.told(waiter.asked, now);
-            actions
-                .push(Action::Evict { id, why: Rejection::WaitTooLong { predicted, deadline, retry_after } });
+            let why = Rejection::WaitTooLong { predicted, deadline, retry_after };
+            actions.push(Action::Evict { id: waiter.id, why });
         }
     }
 

@@ -1,7 +1,8 @@
 //! When a request would get in: the decision played forward over what is in flight and queued.
 //!
 //! Virtual time is in decode steps; the pace makes seconds of it. The forecast is kept for a
-//! moment and extended by each arrival, so that a burst costs O(n) each and not O(n²).
+//! moment and extended by each arrival, so that a burst costs O(n) each and not O(n²); what ends
+//! earlier or later than forecast shows in the next one.
 
 use std::time::Duration;
 
@@ -27,6 +28,23 @@ struct Play {
     /// Seconds per step.
     step: f64,
     made: Instant,
+}
+
+impl Play {
+    /// Steps that have passed since it was made.
+    fn passed(&self, now: Instant) -> u64 {
+        (now.saturating_duration_since(self.made).as_secs_f64() / self.step) as u64
+    }
+
+    /// The first step at which a further one may get in.
+    fn from(&self, now: Instant) -> u64 {
+        self.last.max(self.passed(now))
+    }
+
+    /// Seconds from now to `step`.
+    fn seconds(&self, step: u64, now: Instant) -> f64 {
+        (step as f64 * self.step - now.saturating_duration_since(self.made).as_secs_f64()).max(0.0)
+    }
 }
 
 /// Predicted waits, corrected by the measured ones.
@@ -67,15 +85,25 @@ impl Forecast {
     ) -> Option<(f64, Duration)> {
         let correction = self.correction;
         let play = self.play((books, queue, signals), now)?;
-        let at = play.queued.earliest(asked, play.last);
-        let seconds = at as f64 * play.step;
+        let at = play.queued.earliest(asked, play.from(now));
+        let seconds = play.seconds(at, now);
         Some((seconds, duration(seconds * correction)))
     }
 
-    /// A request joined the end of the queue.
-    pub fn queued(&mut self, asked: &Candidate) {
+    /// A request was admitted without having queued.
+    pub fn admitted(&mut self, asked: &Candidate, now: Instant) {
         let Some(play) = &mut self.play else { return };
-        let at = play.queued.earliest(asked, play.last);
+        let at = play.passed(now);
+        play.queued.add_at(asked, at);
+        if let Some(promised) = &mut play.promised {
+            promised.add_at(asked, at);
+        }
+    }
+
+    /// A request joined the end of the queue.
+    pub fn queued(&mut self, asked: &Candidate, now: Instant) {
+        let Some(play) = &mut self.play else { return };
+        let at = play.queued.earliest(asked, play.from(now));
         play.queued.add_at(asked, at);
         if let Some(promised) = &mut play.promised {
             promised.add_at(asked, at);
@@ -94,43 +122,53 @@ impl Forecast {
     ) -> Option<Duration> {
         let correction = self.correction;
         let play = self.play((books, queue, signals), now)?;
-        let (step, last) = (play.step * correction, play.last);
+        let (step, from, passed) = (play.step, play.from(now), play.passed(now));
         let promised = play.promised.get_or_insert_with(|| {
             let mut outlook = play.queued.clone();
             for appointment in appointments.iter() {
-                let due = appointment.place.saturating_duration_since(now).as_secs_f64() / step;
-                let at = outlook.earliest(&appointment.asked, due as u64);
+                let due =
+                    appointment.place.saturating_duration_since(now).as_secs_f64() / (step * correction);
+                let at = outlook.earliest(&appointment.asked, passed + due as u64);
                 outlook.add_at(&appointment.asked, at);
             }
             outlook
         });
-        let at = promised.earliest(asked, last);
+        let at = promised.earliest(asked, from);
         if take {
             promised.add_at(asked, at);
         }
-        Some(duration(at as f64 * step))
+        Some(duration(play.seconds(at, now) * correction))
     }
 
-    /// Those of the queue that will be too late by far: more than `slack` times what they have left.
+    /// Those of the queue that will be too late, with their waits. One that has no prediction yet is
+    /// judged as on arrival (over `strict` of what it has left) and gets one; the others must be late
+    /// by far (over `lax` times that and a second), because they were told that they may wait.
     pub fn hopeless(
         &mut self,
-        (books, queue, signals): (&Books, &Queue, &Signals),
-        slack: f64,
+        (books, queue, signals): (&Books, &mut Queue, &Signals),
+        (strict, lax): (f64, f64),
         now: Instant,
     ) -> Vec<(u64, Duration)> {
         let Some(step) = books.pace.step(now) else { return Vec::new() };
         let mut outlook = Outlook::new(books, signals, now, true);
         let (mut last, mut hopeless) = (0, Vec::new());
-        for waiter in queue.iter() {
+        for waiter in queue.iter_mut() {
             let at = outlook.earliest(&waiter.asked, last);
-            let wait = duration(at as f64 * step * self.correction);
+            let seconds = at as f64 * step;
+            let wait = duration(seconds * self.correction);
             let left = waiter.deadline.saturating_duration_since(now);
-            if wait > left.mul_f64(slack) + Duration::from_secs(1) {
+            let late = match waiter.predicted {
+                None => wait > left.mul_f64(strict),
+                Some(_) => wait > left.mul_f64(lax) + Duration::from_secs(1),
+            };
+            if late {
                 hopeless.push((waiter.id, wait));
-            } else {
-                outlook.add_at(&waiter.asked, at);
-                last = at;
+                continue;
             }
+            let waited = now.saturating_duration_since(waiter.since).as_secs_f64();
+            waiter.predicted.get_or_insert(waited + seconds);
+            outlook.add_at(&waiter.asked, at);
+            last = at;
         }
         hopeless
     }

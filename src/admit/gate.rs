@@ -165,26 +165,31 @@ impl Gate {
     async fn wait(
         &self,
         mut permit: Permit,
-        waker: oneshot::Receiver<Word>,
+        mut waker: oneshot::Receiver<Word>,
         deadline: Instant,
     ) -> Result<Permit, Rejection> {
         let since = Instant::now();
-        let word = match timeout_at(deadline, waker).await {
+        let word = match timeout_at(deadline, &mut waker).await {
             Ok(Ok(word)) => word,
-            Ok(Err(_)) | Err(_) => self.give_up(permit.id(), since),
+            Ok(Err(_)) | Err(_) => self.give_up(permit.id(), &mut waker, since),
         };
         telemetry::emit(Event::Queued { waited: since.elapsed() });
         permit.waited = word?;
         Ok(permit)
     }
 
-    /// The deadline passed in the queue, unless it was admitted at the last moment.
-    fn give_up(&self, id: Option<u64>, since: Instant) -> Word {
+    /// The deadline passed in the queue, unless a word was said at the last moment: words are said
+    /// under the lock, so none is lost.
+    fn give_up(&self, id: Option<u64>, waker: &mut oneshot::Receiver<Word>, since: Instant) -> Word {
         let mut state = self.lock();
+        if let Ok(word) = waker.try_recv() {
+            return word;
+        }
         let id = id.unwrap_or(0);
         state.wakers.remove(&id);
         let now = Instant::now();
-        let word = state.admission.give_up(id, now).map_or_else(|| Ok(now - since), Err);
+        let waited = now.saturating_duration_since(since);
+        let word = state.admission.give_up(id, now).map_or(Ok(waited), Err);
         self.told(state);
         word
     }
@@ -293,6 +298,13 @@ impl Gate {
             Mode::Off => state.admission.release(now),
             Mode::Shadow | Mode::Enforce => state.admission.advance(now),
         };
+        if self.0.modes.get(Rule::Capacity) == Mode::Shadow {
+            // Switched to shadow while they waited: they go, and stay in the queue as all others do.
+            for (id, waker) in state.wakers.drain() {
+                state.would.insert(id, None);
+                _ = waker.send(Ok(Duration::ZERO));
+            }
+        }
         for action in actions {
             let (id, word) = match action {
                 Action::Admit { id, waited } => (id, Ok(waited)),
@@ -322,3 +334,6 @@ impl Gate {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

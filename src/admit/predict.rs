@@ -15,9 +15,9 @@ const FIRST: f64 = 8.0;
 const RATIO: f64 = 1.15;
 /// Samples from which on a histogram's quantiles are believed.
 const ENOUGH: u32 = 60;
-/// Samples from which on twice the longest of them is believed to be a bound: a declared cap that is
-/// never nearly reached must not hold memory for long.
-const ENOUGH_FOR_BOUND: u32 = 8;
+/// Before that, the longest of n answers times 1 + this / n is taken for a bound: a declared cap that
+/// is never nearly reached must not hold memory for long. The first that end are the short ones.
+const CAUTION: u64 = 8;
 /// Samples from which on a histogram's mean is believed (it decides waits, never memory).
 const ENOUGH_FOR_MEAN: u32 = 4;
 /// Samples at which the counts are halved.
@@ -148,8 +148,11 @@ impl Predictor {
             let longest = self.speaker(cap, ENOUGH)?.quantile(quantile, generated);
             Some(least(longest.unwrap_or(0)))
         };
-        let bounded =
-            || Some(least(self.speaker(cap, ENOUGH_FOR_BOUND)?.quantile(1.0, 0)?.saturating_mul(2)));
+        let bounded = || {
+            let few = self.speaker(cap, 1)?;
+            let longest = few.quantile(1.0, 0)?;
+            Some(least(longest.saturating_add(longest.saturating_mul(CAUTION) / u64::from(few.total))))
+        };
         let unlearned = || cap.map_or(least(self.default_output), Tokens::get);
         let total = learned().or_else(bounded).unwrap_or_else(unlearned);
         Tokens(total.min(cap.map_or(u64::MAX, Tokens::get)))
@@ -180,14 +183,17 @@ mod tests {
 
     #[test]
     fn before_it_has_learned_the_cap_or_the_default_stands() {
-        let p = taught(std::iter::repeat_n(10, 7), None);
+        let p = Predictor::new(Tokens(512));
         assert_eq!(p.estimate(Some(Tokens(4096)), 0.9), Tokens(4096));
         assert_eq!(p.estimate(None, 0.9), Tokens(512));
+        let p = taught(std::iter::repeat_n(10, 4), None);
         assert_eq!(p.mean(Some(Tokens(4096))), Tokens(10), "few answers are enough for a mean");
     }
 
     #[test]
-    fn after_eight_answers_twice_the_longest_bounds_a_cap_that_nobody_reaches() {
+    fn after_a_few_answers_their_longest_bounds_a_cap_that_nobody_reaches() {
+        let p = taught(std::iter::once(100), None);
+        assert!((900..=1040).contains(&p.estimate(Some(Tokens(4096)), 0.9).get()));
         let p = taught(std::iter::repeat_n(100, 8), None);
         assert!((200..240).contains(&p.estimate(Some(Tokens(4096)), 0.9).get()));
         assert_eq!(p.estimate(Some(Tokens(150)), 0.9), Tokens(150));

@@ -91,6 +91,11 @@ impl Queue {
         Some(waiter)
     }
 
+    /// All in it, first to last, to note what is learned of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        self.waiting.iter_mut()
+    }
+
     /// All in it, first to last.
     pub fn iter(&self) -> impl Iterator<Item = &Waiter> {
         self.waiting.iter()

@@ -13,6 +13,11 @@ use super::pace::Pace;
 use super::seats::{Look, Seats};
 use super::timeline::Job;
 
+/// Bounds of what a request may claim, so that no sum overflows: tokens of a sequence, sequences.
+const MOST_TOKENS: u64 = 1 << 32;
+const MOST_SEQUENCES: u64 = 1 << 16;
+/// Bound of a block's size, tokens.
+const MOST_BLOCK: u64 = 1 << 16;
 /// A plain answer is taken for begun after this.
 const PLAIN_BEGUN_SECONDS: f64 = 2.0;
 
@@ -86,11 +91,13 @@ impl Books {
     /// The candidate that a request is, by what is known of output lengths.
     #[must_use]
     pub fn candidate(&self, prompt: u64, cap: Option<Tokens>, sequences: u64, stream: bool) -> Candidate {
+        let (prompt, sequences) = (prompt.min(MOST_TOKENS), sequences.clamp(1, MOST_SEQUENCES));
+        let cap = cap.map(|cap| cap.min(Tokens(MOST_TOKENS)));
         let declared = cap.filter(|_| self.settings.reserve_declared);
         let output =
             declared.unwrap_or_else(|| self.predictor.estimate(cap, self.settings.output_quantile)).get();
         let likely = self.predictor.mean(cap).get();
-        Candidate { prompt, output, likely, cap, sequences: sequences.max(1), stream }
+        Candidate { prompt, output, likely, cap, sequences, stream }
     }
 
     /// Requests in flight.
@@ -150,7 +157,7 @@ impl Books {
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
         self.first_token(id, now);
         let Some(flight) = self.flights.get_mut(&id) else { return };
-        let each = total / flight.asked.sequences;
+        let each = (total / flight.asked.sequences).min(MOST_TOKENS);
         if each <= flight.generated {
             return;
         }
@@ -196,7 +203,7 @@ impl Books {
     /// A scrape.
     pub fn scraped(&mut self, signals: &Signals, now: Instant) {
         if let Some(pool) = signals.pool.filter(|pool| *pool > Tokens::ZERO) {
-            self.pool = Some((pool.get(), signals.block.max(1)));
+            self.pool = Some((pool.get().min(u64::MAX / 4), signals.block.clamp(1, MOST_BLOCK)));
         }
         self.ranks = u64::from(signals.ranks.max(1));
         let taken = signals.taken.unwrap_or(now);

@@ -55,3 +55,6 @@ impl Default for CapacitySettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -99,8 +99,9 @@ impl Outlook {
             books.seats.learned().unwrap_or(u64::MAX)
         };
         let unknown = if pool_known { u64::MAX } else { books.settings.unknown_pool_inflight.max(1) };
+        let foreign = if signals.fresh { measured.foreign } else { 0.0 };
         let room = Room {
-            blocks: (usable - measured.foreign).max(0.0) as u64,
+            blocks: (usable - foreign).max(0.0) as u64,
             // Those that ended since the scrape took their share of the sharing with them.
             shared: shared(measured.shared, measured.sharers, alive),
             measured: alive,

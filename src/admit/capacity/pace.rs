@@ -7,6 +7,9 @@ use tokio::time::Instant;
 /// How long a source is preferred after it last spoke.
 const RECENT: Duration = Duration::from_secs(10);
 
+/// Weight from which on the gaps of streams are believed: some eight tokens.
+const ENOUGH_GAPS: f64 = 0.15;
+
 /// A mean that forgets.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
@@ -122,9 +125,13 @@ impl Pace {
     /// Seconds per token of one sequence, where anything has shown it.
     #[must_use]
     pub fn step(&self, now: Instant) -> Option<f64> {
-        let sources = [&self.stream, &self.scrape, &self.plain];
-        let recent = sources.iter().find_map(|source| source.recent(now));
-        recent.or_else(|| sources.iter().find_map(|source| source.known())).filter(|step| *step > 0.0)
+        // The first gaps of a stream may hold somebody else's prefill.
+        let stream = Some(&self.stream).filter(|stream| stream.weight >= ENOUGH_GAPS);
+        let sources = [stream, Some(&self.scrape), Some(&self.plain)];
+        let recent = sources.iter().flatten().find_map(|source| source.recent(now));
+        recent
+            .or_else(|| sources.iter().flatten().find_map(|source| source.known()))
+            .filter(|step| *step > 0.0)
     }
 
     /// Seconds from admission to the first token; zero where no stream has shown it.

@@ -74,6 +74,12 @@ impl World {
         world
     }
 
+    /// Other settings, before anybody came.
+    pub fn with(&mut self, capacity: CapacitySettings, queue: QueueSettings) {
+        self.admission = Some(Admission::new(capacity, &queue, 7));
+        self.scrape();
+    }
+
     pub fn now(&self) -> Instant {
         self.epoch + Duration::from_secs_f64(self.at)
     }

@@ -53,11 +53,6 @@ impl Engine {
         self.waiting.push_back(run);
     }
 
-    pub fn abort(&mut self, id: u64) {
-        self.running.retain(|run| run.id != id);
-        self.waiting.retain(|run| run.id != id);
-    }
-
     fn need(&self, run: &Run) -> u64 {
         run.tokens().div_ceil(self.block) - self.shared
     }
@@ -69,10 +64,6 @@ impl Engine {
 
     pub fn usage(&self) -> f64 {
         self.held() as f64 / self.blocks as f64
-    }
-
-    pub fn idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
     }
 
     /// One step; returns what it generated (id, total so far, ended).

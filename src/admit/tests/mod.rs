@@ -3,3 +3,4 @@
 mod acceptance;
 mod driver;
 mod engine;
+mod loads;
