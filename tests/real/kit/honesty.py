@@ -38,10 +38,11 @@ def _let_in(c, crowd, out):
 
 
 def _room(crowd, start, end):
-    """When in this span the engine first had stood for a second with room and no queue."""
+    """When in this span the engine, with room for a third request and no queue, first had
+    stood so for a second."""
     since = None
     for t, running, waiting, kv, _, ours in crowd.samples:
-        idle = running <= 1 and waiting == 0 and ours == 0 and start <= t <= end
+        idle = running <= 2 and waiting == 0 and ours == 0 and start <= t <= end
         since = (since if since is not None else t) if idle else None
         if since is not None and t - since >= 1:
             return since - start
