@@ -5,26 +5,29 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
 use crate::config::Config;
-use crate::crash::{self, Death, Reports};
-use crate::engine::{self, Change, Sample, Snapshot};
+use crate::crash::Reports;
+use crate::engine::{self, Sample, Snapshot};
 use crate::ledger::{self, Ledger, Recovered};
 use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
 use crate::telemetry::{self, Event, Exporter};
 use crate::tokens::Truth;
 
+mod death;
 mod tokenizer;
+
+use death::Mourner;
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -101,8 +104,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let (ledger, recovered) = Ledger::open(&config.ledger);
     announce(&recovered);
     let key = ledger::tenant_key(&config.ledger);
-    let reports_dir = config.ledger.state_dir.as_ref().map(|d| d.join("reports"));
-    let reports = Reports::open(reports_dir.as_deref());
+    let reports = Reports::open(config.ledger.state_dir.as_deref());
 
     let (snapshot, hints, changes, watching) = engine::watch::start(&config.engine, client.clone());
     let modes = Modes::new(&config.admit.mode);
@@ -122,7 +124,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         client.clone(),
         snapshot.clone(),
     ))));
-    tasks.spawn(until(Box::pin(life(Life {
+    tasks.spawn(until(Box::pin(death::follow(Mourner {
         changes,
         snapshot: snapshot.clone(),
         ledger: ledger.clone(),
@@ -287,34 +289,5 @@ async fn beat(heart: Heart, exporter: Exporter, modes: Modes) {
                 all: &crate::admit::Mode::LABELS,
             });
         }
-    }
-}
-
-/// What the engine's life touches.
-struct Life {
-    changes: mpsc::Receiver<Change>,
-    snapshot: watch::Receiver<Arc<Snapshot>>,
-    ledger: Ledger,
-    reports: Reports,
-    gate: Gate,
-}
-
-/// Answers to the engine's deaths: the queue is told, a report is written.
-async fn life(mut life: Life) {
-    while let Some(change) = life.changes.recv().await {
-        let Change::Died { at, suspected_at, confirmed_by, .. } = change else { continue };
-        let snapshot = Arc::clone(&life.snapshot.borrow());
-        let death = Death { at, wall: SystemTime::now(), suspected_at, confirmed_by };
-        let report = crash::compose(&death, &life.ledger);
-        life.gate.engine_gone(Some(snapshot.retry_after(Instant::now())));
-        let (cause, inflight) = (report.cause, report.in_flight.len());
-        let confirmed_by = report.confirmed_by.join(", ");
-        let id = life.reports.write(report);
-        telemetry::emit(Event::EngineDied {
-            cause,
-            confirmed_by: &confirmed_by,
-            inflight,
-            report: Some(&id),
-        });
     }
 }

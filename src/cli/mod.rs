@@ -9,7 +9,7 @@ mod reports;
 mod serve;
 mod sim;
 
-use std::io::Write as _;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +40,12 @@ enum Command {
     Sim(sim::Args),
 }
 
+/// Runs a command that only prints.
+fn print(command: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    command(&mut std::io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Usage or configuration is wrong: exit 2, where other failures exit 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -61,8 +67,8 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Count(args) => count::run(&args),
-        Command::Reports(args) => reports::run_reports(&args),
-        Command::Report(args) => reports::run_report(&args),
+        Command::Reports(args) => print(|out| reports::reports(&args, out)),
+        Command::Report(args) => print(|out| reports::report(&args, out)),
         Command::Sim(args) => sim::run(args),
     };
     result.unwrap_or_else(|error| {

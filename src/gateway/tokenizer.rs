@@ -11,7 +11,7 @@ use super::StartError;
 use crate::engine::{self, Snapshot};
 use crate::request::{Api, dialect};
 use crate::telemetry::{self, Alarm, Event};
-use crate::tokens::{Ask, Counter, Encoder, Settings, discover};
+use crate::tokens::{Ask, Counter, Encoder, Options, Settings, discover};
 
 /// How long the engine may take to tokenize a prompt for us.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +28,8 @@ pub(super) fn counter(settings: &Settings) -> Result<Counter, StartError> {
     let counter = Counter::new(settings);
     if let Some(path) = &settings.tokenizer {
         let encoder = Encoder::load(path, settings.chat_template.as_deref())
-            .map_err(|e| StartError::Tokenizer(e.to_string()))?;
+            .map_err(|e| StartError::Tokenizer(e.to_string()))?
+            .with_options(settings.into());
         counter.use_encoder(Arc::new(encoder), format!("configured: {}", path.display()));
     }
     Ok(counter)
@@ -89,10 +90,13 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
 
 async fn load(settings: &Settings, root: Option<&str>) -> Result<(Arc<Encoder>, String), String> {
     let path = discover::find(settings, root).map_err(|e| e.to_string())?;
-    let template = settings.chat_template.clone();
+    let (template, options) = (settings.chat_template.clone(), Options::from(settings));
     let said_by = if settings.tokenizer.is_some() { "configured" } else { "the engine's model" };
     let said_by = format!("{said_by}: {}", path.display());
-    let loaded = tokio::task::spawn_blocking(move || Encoder::load(&path, template.as_deref())).await;
+    let loaded = tokio::task::spawn_blocking(move || {
+        Encoder::load(&path, template.as_deref()).map(|encoder| encoder.with_options(options))
+    })
+    .await;
     match loaded {
         Ok(Ok(encoder)) => Ok((Arc::new(encoder), said_by)),
         Ok(Err(error)) => Err(error.to_string()),

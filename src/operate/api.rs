@@ -119,16 +119,12 @@ impl Handles {
                 json_answer(StatusCode::OK, &json!({"count": records.len(), "requests": records}))
             }
             "/api/v1/limits" => json_answer(StatusCode::OK, &self.limits()),
-            "/api/v1/reports" => json_answer(StatusCode::OK, &json!({"reports": self.reports.list()})),
-            path => {
-                let report = path.strip_prefix("/api/v1/reports/").and_then(|id| self.reports.get(id));
-                match report {
-                    Some(report) => json_answer(StatusCode::OK, &json!(report)),
-                    None => {
-                        json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS}))
-                    }
-                }
-            }
+            "/api/v1/reports" => json_answer(StatusCode::OK, &json!(self.reports.list())),
+            path => match path.strip_prefix("/api/v1/reports/").map(|id| self.reports.get(id)) {
+                Some(Ok(report)) => json_answer(StatusCode::OK, &json!(report)),
+                Some(Err(error)) => json_answer(StatusCode::NOT_FOUND, &json!({"error": error.to_string()})),
+                None => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
+            },
         }
     }
 

@@ -280,9 +280,14 @@ impl Pipeline {
     /// Counts the prompt as the engine will see it.
     async fn count(&self, read: Read) -> Result<Counted, Box<Refused>> {
         let Some(reading) = &read.reading else { return Ok(Counted { read, count: None }) };
-        let limit = smallest(&self.limits(&reading.shape, read.arrived.record.about.api));
-        match self.parts.counter.count(reading, limit).await {
-            Ok(count) => Ok(Counted { read, count: Some(count) }),
+        let limits = self.limits(&reading.shape, read.arrived.record.about.api);
+        match self.parts.counter.count(reading, smallest(&limits)).await {
+            Ok(count) => {
+                // `truncate_prompt_tokens: -1` keeps as many as fit beside one token of output.
+                let fitting = limits.engine.filter(|_| reading.truncate == Some(-1));
+                let count = fitting.map_or(count, |context| count.cut_to(context.saturating_sub(Tokens(1))));
+                Ok(Counted { read, count: Some(count) })
+            }
             Err(CountError::Busy { .. }) if self.parts.modes.get(Rule::Capacity) == Mode::Enforce => {
                 let retry_after = Duration::from_secs(1);
                 Err(read.arrived.record.turned_away(Rejection::CountBusy { retry_after }))

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use super::SimError;
-use super::shim::Encoder;
 use super::tokenizer::{chat_template, tokenizer_config, tokenizer_json};
 use crate::request::dialect::Reading;
 use crate::request::{ChatPrompt, Prompt, PromptItem, Shape};
+use crate::tokens::Encoder;
 
 /// Texts longer than this many bytes are counted on a thread of their own.
 const INLINE_BYTES: usize = 16 * 1024;

@@ -28,7 +28,6 @@ mod scheduler;
 mod server;
 mod settings;
 mod shared;
-mod shim;
 mod stream;
 mod tokenizer;
 mod wire;
