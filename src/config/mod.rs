@@ -2,6 +2,8 @@
 //!
 //! Decides nothing; composes and cross-checks. Other rooms never import it.
 
+#[cfg(test)]
+mod example;
 mod load;
 
 use serde::{Deserialize, Serialize};
