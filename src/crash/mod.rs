@@ -11,6 +11,7 @@ mod report;
 mod reports;
 mod suspects;
 
+pub use crate::ledger::Record;
 pub use compose::{Death, compose};
 pub use report::{Cause, Engine, Evidence, LastSample, Report, Suspect};
 pub use reports::{Listing, ReportError, Reports, Summary};

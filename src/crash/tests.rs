@@ -214,21 +214,3 @@ fn a_cause_is_its_label_and_a_later_word_is_unknown() {
     }
     assert_eq!(serde_json::from_str::<Cause>("\"a_later_word\"").unwrap(), Cause::Unknown);
 }
-
-#[test]
-fn the_commands_print_what_is_on_disk() {
-    use crate::cli::reports::{ReportArgs, ReportsArgs, report, reports};
-    let dir = TempDir::new().unwrap();
-    let id = Reports::open(Some(dir.path())).write(a_report(1_796_000_000));
-    let state_dir = dir.path().to_owned();
-    let mut out = Vec::new();
-    reports(&ReportsArgs { state_dir: state_dir.clone(), json: false }, &mut out).unwrap();
-    let text = String::from_utf8(std::mem::take(&mut out)).unwrap();
-    assert!(text.contains(&id) && text.contains("2026-11-30T"), "{text}");
-    report(&ReportArgs { id: id.clone(), state_dir: state_dir.clone(), json: true }, &mut out).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&std::mem::take(&mut out)).unwrap();
-    assert_eq!((json["id"].as_str(), json["cause"].as_str()), (Some(id.as_str()), Some("unknown")));
-    report(&ReportArgs { id, state_dir: state_dir.clone(), json: false }, &mut out).unwrap();
-    assert!(String::from_utf8(std::mem::take(&mut out)).unwrap().contains("cause: unknown"));
-    assert!(report(&ReportArgs { id: "../x".to_owned(), state_dir, json: false }, &mut out).is_err());
-}

@@ -70,7 +70,7 @@ impl Entry {
 
     /// The request goes to the engine with so many tokens reserved: call it before the first byte does.
     ///
-    /// When this returns the journal holds the record, or it could not within 100 ms, which has then
+    /// When this returns the journal holds the record, or it could not within 250 ms, which has then
     /// been counted and said; the request goes on either way. Needs a runtime with a timer; under a
     /// paused clock a journal on disk looks stuck (its thread does not stop the clock), so tests of
     /// that kind want a ledger in memory. Cancel-safe: dropped midway, the entry still ends properly.

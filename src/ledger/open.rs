@@ -110,7 +110,13 @@ impl Ledger {
         self.flights().iter().filter(|f| f.ended.is_none()).filter_map(|f| f.admitted).min()
     }
 
-    /// Writes out what is buffered and closes the journal, within a second; entries go on in memory.
+    /// Whether there is a journal on disk, and what was written to it of late came through in time.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        self.0.journal.as_ref().is_some_and(Journal::is_well)
+    }
+
+    /// Writes out what is buffered and closes the journal, within two seconds; entries go on in memory.
     /// Blocks: for the end of a clean shutdown.
     pub fn close(&self) {
         if let Some(journal) = &self.0.journal {

@@ -19,6 +19,10 @@ pub(in crate::ledger) struct Left {
     pub(in crate::ledger) next_seq: u64,
 }
 
+/// So much of a segment is read even where the settings allow less: what was in flight when it began may
+/// have taken more than its share.
+const LEAST_READ: u64 = 64 << 20;
+
 /// Reads every segment in `dir`, oldest first, at most `most` bytes of each. Never fails: what cannot
 /// be read is noted.
 pub(in crate::ledger) fn read(dir: &Path, most: u64) -> Left {
@@ -28,7 +32,7 @@ pub(in crate::ledger) fn read(dir: &Path, most: u64) -> Left {
     for &seq in &seqs {
         let path = segment_path(dir, seq);
         let mut bytes = Vec::new();
-        let got = File::open(&path).and_then(|f| f.take(most.max(1 << 20)).read_to_end(&mut bytes));
+        let got = File::open(&path).and_then(|f| f.take(most.max(LEAST_READ)).read_to_end(&mut bytes));
         if let Err(e) = got {
             notes.push(format!("{}: {e}", path.display()));
         }

@@ -13,7 +13,11 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 /// Shared by all who write and the thread.
 #[derive(Debug)]
 pub(super) struct Trouble {
+    /// Whether what is handed over will be written: else the journal no longer says what is in flight,
+    /// until a new segment does.
     accepting: AtomicBool,
+    /// Whether it is written too late to be waited for; nothing is missing yet.
+    late: AtomicBool,
     lost: AtomicU64,
     said: Mutex<Said>,
 }
@@ -27,7 +31,8 @@ struct Said {
 
 impl Default for Trouble {
     fn default() -> Self {
-        Self { accepting: AtomicBool::new(true), lost: AtomicU64::new(0), said: Mutex::default() }
+        let (accepting, late) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { accepting, late, lost: AtomicU64::new(0), said: Mutex::default() }
     }
 }
 
@@ -43,9 +48,31 @@ impl Trouble {
         self.accepting.store(true, Ordering::Release);
     }
 
+    /// Whether the last write that was waited for came too late.
+    pub(super) fn is_late(&self) -> bool {
+        self.late.load(Ordering::Acquire)
+    }
+
+    /// A record was not written while its request waited; it will be.
+    pub(super) fn late(&self, why: &str) {
+        self.late.store(true, Ordering::Release);
+        self.alarm(why, 1);
+    }
+
+    /// A write came through.
+    pub(super) fn on_time(&self) {
+        if self.is_late() && self.accepting() {
+            self.clear();
+        }
+    }
+
     /// Records could not be written, and none will be tried until the thread has recovered.
     pub(super) fn raise(&self, why: &str, records: u64) {
         self.accepting.store(false, Ordering::Release);
+        self.alarm(why, records);
+    }
+
+    fn alarm(&self, why: &str, records: u64) {
         self.lost.fetch_add(records, Ordering::Relaxed);
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         why.clone_into(&mut said.why);
@@ -64,8 +91,9 @@ impl Trouble {
         }
     }
 
-    /// A new segment holds the truth.
+    /// A new segment holds the truth, or a late write came through.
     pub(super) fn clear(&self) {
+        self.late.store(false, Ordering::Release);
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         self.say(&mut said, true);
         if std::mem::replace(&mut said.alarm, false) {

@@ -154,7 +154,11 @@ impl Writer {
         let started = Instant::now();
         let result = segment.append(bytes);
         self.pace.took(started.elapsed());
-        result.map_err(|e| self.fail(&e, records)).is_ok()
+        match result {
+            Ok(()) => self.trouble.on_time(),
+            Err(ref e) => self.fail(e, records),
+        }
+        result.is_ok()
     }
 
     /// Whether records can be written at all.
@@ -196,13 +200,22 @@ impl Writer {
     /// Begins a new segment with all that is with the engine.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         self.trouble.accept();
+        // What waits is older than the truth that follows.
+        let mut waiting = std::mem::take(&mut self.batch);
+        self.queue.take(&mut waiting);
         let sent = self.book.sent();
         let mut bytes = Vec::new();
         for slot in &sent {
             bytes.extend_from_slice(&line::encode(&Line::Open(Box::new(slot.record()))));
         }
         bytes.extend_from_slice(&line::encode(&Line::Carried(sent.len())));
-        self.segment = Some(self.disk.begin(&bytes)?);
+        let begun = self.disk.begin(&bytes);
+        if begun.is_err() {
+            self.trouble.lost(waiting.records);
+        }
+        waiting.done(begun.is_ok());
+        self.batch = waiting;
+        self.segment = Some(begun?);
         Ok(())
     }
 }
