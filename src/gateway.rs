@@ -21,6 +21,7 @@ use crate::engine::{self, Sample, Snapshot};
 use crate::ledger::{self, Ledger, Recovered};
 use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
+use crate::request::Shape;
 use crate::telemetry::{self, Event, Exporter};
 use crate::tokens::Truth;
 
@@ -116,7 +117,8 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
 
     tasks.spawn(until(Box::pin(watching) as BoxTask));
     tasks.spawn(until(Box::pin(gate.clone().run())));
-    tasks.spawn(until(Box::pin(signals(snapshot.clone(), gate.clone()))));
+    let limits = Limits::of(&config, profile.as_ref());
+    tasks.spawn(until(Box::pin(signals(snapshot.clone(), gate.clone(), limits))));
     tasks.spawn(until(Box::pin(beat(heart.clone(), exporter.clone(), modes.clone()))));
     tasks.spawn(until(Box::pin(tokenizer::keep(
         config.tokens.clone(),
@@ -228,7 +230,7 @@ fn profile(file: &Path) -> Result<Profile, StartError> {
 type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Tells the gate what each scrape says.
-async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate) {
+async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate, limits: Limits) {
     let mut before: Option<Arc<Sample>> = None;
     let mut rate = None;
     loop {
@@ -240,8 +242,44 @@ async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate) {
             before = Some(Arc::clone(sample));
         }
         gate.signals(signals_of(&current, rate, Instant::now()));
+        limits.tell(&current);
         if snapshot.changed().await.is_err() {
             return;
+        }
+    }
+}
+
+/// The limits that do not come from the engine, for the metric that shows which are in force.
+struct Limits {
+    /// The smallest of the configured and the profiled longest prompt.
+    prompt: Option<u64>,
+    requests_per_minute: f64,
+    body_bytes: f64,
+}
+
+impl Limits {
+    fn of(config: &Config, profile: Option<&Profile>) -> Self {
+        let plain = Shape::default();
+        let profiled = profile.and_then(|p| p.limit_for(&plain)).map(|limit| limit.get());
+        let configured = config.admit.length.max_prompt_tokens;
+        Self {
+            prompt: [configured, profiled].into_iter().flatten().min(),
+            requests_per_minute: config.admit.rates.requests_per_minute.map_or(0.0, |n| f64::from(n.get())),
+            body_bytes: config.proxy.max_body_bytes as f64,
+        }
+    }
+
+    fn tell(&self, snapshot: &Snapshot) {
+        let engine = snapshot.facts.context_length().map(|context| context.get().saturating_sub(1));
+        let prompt = [self.prompt, engine].into_iter().flatten().min().unwrap_or(0);
+        let pool = snapshot.sample.as_ref().and_then(|s| s.pool).map_or(0, |p| p.total().get());
+        for (rule, value) in [
+            (Rule::Length, prompt as f64),
+            (Rule::Capacity, pool as f64),
+            (Rule::Rates, self.requests_per_minute),
+            (Rule::Body, self.body_bytes),
+        ] {
+            telemetry::emit(Event::Limit { rule: rule.label(), value });
         }
     }
 }

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let folder = Folder::new()?;
     let tokenizer = folder.0.join("tokenizer");
     sim::write_tokenizer(&tokenizer).context("the demo's tokenizer cannot be written")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = super::runtime()?;
     runtime.block_on(async {
         let sim = sim::start_with_log(engine(&tokenizer), std::io::sink()).await?;
         let config = configuration(args, sim.url(), folder.0.join("state"));

@@ -76,3 +76,9 @@ pub fn main() -> ExitCode {
         ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
     })
 }
+
+/// The runtime of the data port: at least two threads, so that one held by a slow disk holds nobody else.
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(cores.max(2)).enable_all().build()
+}

@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     telemetry::init_logs(&config.telemetry).map_err(Usage)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = super::runtime()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let running = gateway::start(config, stop.clone()).await?;

@@ -32,7 +32,9 @@ fn the_example_names_every_key() {
         .lines()
         .map(|line| {
             let bare = line.strip_prefix("# ").unwrap_or(line);
-            let is_key = bare.split_once(" = ").is_some_and(|(k, _)| k.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+            let is_key = bare
+                .split_once(" = ")
+                .is_some_and(|(k, _)| k.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
             format!("{}\n", if is_key { bare } else { line })
         })
         .collect();

@@ -126,12 +126,14 @@ const PAGES: &[&str] = &[
     "detokenize",
 ];
 
-/// Whether a path is in any table: a prompt, a page, or closed.
+/// Whether a path is a prompt that is read, a page that shows, or closed. A door whose prompts nobody
+/// reads is not known.
 #[must_use]
 pub fn is_known(path: &str) -> bool {
     let path = normal(path);
     let segments: Vec<&str> = path.split('/').filter(|s| !s.is_empty()).collect();
-    TABLE.iter().map(|(pattern, _)| pattern).chain(PAGES).any(|pattern| matches(pattern, &segments))
+    let tables = TABLE.iter().filter(|(_, way)| !matches!(way, Door)).map(|(pattern, _)| pattern);
+    tables.chain(PAGES).any(|pattern| matches(pattern, &segments))
 }
 
 /// Whether the segments of a path fit a pattern of the table.
