@@ -82,7 +82,8 @@ fn queue(c: &mut Criterion) {
     for i in 0..3000 {
         full.arrive(i, &ask(i), now);
         if i < 1000 {
-            full.books.tokens(i, i * 7 % 190, now + Duration::from_millis(i));
+            full.books.first_token(i, now);
+            full.books.tokens(i, 2 + i * 7 % 190, now + Duration::from_secs(4));
         }
         if full.queued() == 1000 {
             break;

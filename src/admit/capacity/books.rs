@@ -155,13 +155,15 @@ impl Books {
 
     /// It has generated `total` tokens over all its sequences.
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
+        let begins = self.flights.get(&id).is_some_and(|flight| flight.first.is_none());
         self.first_token(id, now);
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let each = (total / flight.asked.sequences).min(MOST_TOKENS);
         if each <= flight.generated {
             return;
         }
-        if let Some(last) = flight.last {
+        // What comes with the first token says nothing of the gap between two.
+        if let Some(last) = flight.last.filter(|_| !begins) {
             self.pace.streamed(each - flight.generated, now.saturating_duration_since(last), now);
         }
         let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
@@ -273,7 +275,7 @@ impl Books {
         }
         let elapsed = now.saturating_duration_since(flight.admitted);
         let Some((least, most)) = self.pace.progress(elapsed, now) else { return (flight.generated, total) };
-        let most = most as u64 + self.settings.slack_steps;
+        let most = (most as u64).saturating_add(self.settings.slack_steps);
         ((least as u64).min(total).max(flight.generated), most.min(total).max(flight.generated))
     }
 
