@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kvgate::admit::{
     Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Signals, decide,
 };
@@ -98,18 +98,13 @@ fn queue(c: &mut Criterion) {
     full.arrive(9999, &ask(1), later);
     full.leave(9999);
     c.bench_function("an arrival that queues, forecast kept", |b| {
-        b.iter(|| {
-            full.arrive(9999, black_box(&ask(1)), later);
-            full.leave(9999)
-        });
+        let arrive = |mut full: Admission| full.arrive(9999, black_box(&ask(1)), later);
+        b.iter_batched(|| full.clone(), arrive, BatchSize::LargeInput);
     });
-    let mut at = later;
+    let much_later = later + Duration::from_secs(5);
     c.bench_function("an arrival that queues, forecast played anew", |b| {
-        b.iter(|| {
-            at += Duration::from_secs(3);
-            full.arrive(9999, black_box(&ask(1)), at);
-            full.leave(9999)
-        });
+        let arrive = |mut full: Admission| full.arrive(9999, black_box(&ask(1)), much_later);
+        b.iter_batched(|| full.clone(), arrive, BatchSize::LargeInput);
     });
 }
 

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::request::Tokens;
@@ -13,6 +12,7 @@ use super::capacity::{Books, Candidate, CapacitySettings, HeldBy, Outlook, Verdi
 use super::forecast::Forecast;
 use super::queue::{Queue, Waiter};
 use super::rejection::{Rejection, Unavailable};
+use super::settings::QueueSettings;
 use super::signals::Signals;
 
 /// A request is refused on arrival where its predicted wait is over this share of its longest one.
@@ -27,24 +27,6 @@ const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mill
 const EARLY: Duration = Duration::from_secs(10);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
-
-/// The queue's bounds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct QueueSettings {
-    /// Requests in the queue at most.
-    pub requests: usize,
-    /// Bytes of their bodies at most.
-    pub bytes: u64,
-    /// Refused clients whose return is remembered at most.
-    pub appointments: usize,
-}
-
-impl Default for QueueSettings {
-    fn default() -> Self {
-        Self { requests: 512, bytes: 256 * 1024 * 1024, appointments: 512 }
-    }
-}
 
 /// What a request asks of the gate.
 #[derive(Debug, Clone, PartialEq)]
@@ -339,7 +321,9 @@ impl Admission {
                 actions.push(Action::Evict { id, why });
             }
         }
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY) {
+        // A look costs some microseconds for each request, under the gate's lock.
+        let every = LOOK_EVERY + Duration::from_micros(500) * (self.books.len() + self.queue.len()) as u32;
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < every) {
             return;
         }
         self.looked = Some(now);

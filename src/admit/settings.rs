@@ -1,0 +1,112 @@
+//! What this room goes by.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::capacity::CapacitySettings;
+use super::mode::ModeSettings;
+use super::rate::RateSettings;
+
+/// The settings of admission.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// What each rule does with its verdict.
+    pub mode: ModeSettings,
+    /// Prompt length.
+    pub length: LengthSettings,
+    /// Requests per minute of a tenant.
+    pub rates: RateSettings,
+    /// What fits into the engine.
+    pub capacity: CapacitySettings,
+    /// Who may wait.
+    pub queue: QueueSettings,
+}
+
+/// What becomes of prompt and asked output together over the context length.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputRule {
+    /// It passes, and the engine cuts the output (as vLLM does).
+    #[default]
+    Cut,
+    /// It is refused.
+    Strict,
+}
+
+/// The length rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LengthSettings {
+    /// Tokens of the longest prompt that passes, at least 1, beside the engine's own limit; absent
+    /// means that only the engine's and the profile's hold.
+    pub max_prompt_tokens: Option<NonZeroU64>,
+    /// What becomes of prompt + asked output over the context length: `cut` or `strict`.
+    pub output: OutputRule,
+    /// HTTP status of `context_length_exceeded`: 413, or 400 for strict OpenAI compatibility.
+    pub status: u16,
+    /// Tokens over a limit that pass while kvgate's counts are not yet proven by the engine's.
+    pub drift_margin_tokens: u64,
+}
+
+impl Default for LengthSettings {
+    fn default() -> Self {
+        Self { max_prompt_tokens: None, output: OutputRule::Cut, status: 413, drift_margin_tokens: 64 }
+    }
+}
+
+/// The queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSettings {
+    /// Requests in the queue at most; 0 makes every one that does not fit a 429.
+    pub requests: usize,
+    /// Bytes of their bodies at most (one request may always wait).
+    pub bytes: u64,
+    /// Seconds that a request waits at most where the client asked for no other time, 0–86,400.
+    pub max_wait_seconds: f64,
+    /// Refused clients whose return is remembered at most, at least 1.
+    pub appointments: usize,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self { requests: 512, bytes: 256 * 1024 * 1024, max_wait_seconds: 60.0, appointments: 512 }
+    }
+}
+
+impl QueueSettings {
+    /// How long a request may wait: what it asks for, else the smaller of the configured time and
+    /// half of the client's known patience.
+    #[must_use]
+    pub fn wait(&self, asked: Option<Duration>, patience: Option<Duration>) -> Duration {
+        let configured = self.max_wait_seconds;
+        let configured = if configured.is_finite() { configured.clamp(0.0, 86_400.0) } else { 60.0 };
+        let configured = Duration::from_secs_f64(configured);
+        asked.unwrap_or_else(|| patience.map_or(configured, |patience| configured.min(patience / 2)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_as_it_asks_or_half_of_its_patience() {
+        let queue = QueueSettings::default();
+        let s = Duration::from_secs;
+        assert_eq!(queue.wait(None, None), s(60));
+        assert_eq!(queue.wait(None, Some(s(600))), s(60));
+        assert_eq!(queue.wait(None, Some(s(30))), s(15));
+        assert_eq!(queue.wait(Some(s(600)), Some(s(30))), s(600));
+    }
+
+    #[test]
+    fn the_settings_survive_a_round_and_refuse_unknown_keys() {
+        let text = toml::to_string(&Settings::default()).unwrap();
+        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), Settings::default());
+        assert!(toml::from_str::<Settings>("[queue]\nrequest = 1").is_err());
+    }
+}
