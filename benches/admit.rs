@@ -96,7 +96,7 @@ fn queue(c: &mut Criterion) {
         b.iter(|| black_box(&mut full).advance(later));
     });
     full.arrive(9999, &ask(1), later);
-    full.leave(9999);
+    full.leave(9999, later);
     c.bench_function("an arrival that queues, forecast kept", |b| {
         let arrive = |mut full: Admission| full.arrive(9999, black_box(&ask(1)), later);
         b.iter_batched(|| full.clone(), arrive, BatchSize::LargeInput);

@@ -232,8 +232,8 @@ impl Admission {
 
     /// A request leaves: from the queue or from the books, wherever it is; false where it was in
     /// neither (it was evicted, or the engine that held it is gone).
-    pub fn leave(&mut self, id: u64) -> bool {
-        self.books.leave(id) || self.queue.remove(id).is_some()
+    pub fn leave(&mut self, id: u64, now: Instant) -> bool {
+        self.books.leave(id, now) || self.queue.remove(id).is_some()
     }
 
     /// Evicts one request if it still waits: its own clock says that its deadline passed.

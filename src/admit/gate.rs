@@ -276,7 +276,7 @@ impl Gate {
         let mut state = self.lock();
         state.wakers.remove(&id);
         state.would.remove(&id);
-        if state.admission.leave(id) {
+        if state.admission.leave(id, now) {
             self.advance(&mut state, now);
             self.told(state);
         }
