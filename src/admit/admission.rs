@@ -15,8 +15,9 @@ use super::rejection::{Rejection, Unavailable};
 use super::settings::QueueSettings;
 use super::signals::Signals;
 
-/// A request is refused on arrival where its predicted wait is over this share of its longest one.
-const ON_ARRIVAL: f64 = 0.95;
+/// A request is refused on arrival where its predicted wait is over this share of its longest one: a
+/// prediction is some 10 % off, and to wait for nothing is worse than to be told at once.
+const ON_ARRIVAL: f64 = 0.85;
 /// And evicted where it is over this multiple of what is left of it.
 const IN_QUEUE: f64 = 1.3;
 /// How often the queue is looked through for those that cannot make it.
