@@ -321,7 +321,7 @@ impl Pipeline {
             sequences: shape.sequences(),
             stream: shape.stream,
             body_bytes: if let Body::Held(held) = &body { held.bytes.len() as u64 } else { 0 },
-            max_wait: self.parts.admit.wait.of(client.max_wait, client.patience),
+            max_wait: self.parts.admit.queue.wait(client.max_wait, client.patience),
         };
         match self.parts.gate.admit(ask).await {
             Ok(permit) => {
@@ -375,7 +375,7 @@ impl Pipeline {
         let settings = &self.parts.admit;
         Limits {
             engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
-            configured: settings.length.max_prompt_tokens.map(Tokens),
+            configured: settings.length.max_prompt_tokens.map(|limit| Tokens(limit.get())),
             profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
             pool: pool.map(|p| p.ceiling()),
             pool_certain: pool.is_some(),
