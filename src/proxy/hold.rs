@@ -31,6 +31,12 @@ impl Pipeline {
             record.outcome(Outcome::EngineError);
         }
         let upstream = Upstream { body, lease };
+        if http_body::Body::is_end_stream(&upstream.body) {
+            // HEAD, 204, 304: nobody will ask for a body, so that it must end here.
+            upstream.lease.release();
+            record.engine_done();
+            return Ok(Response::from_parts(parts, AnswerBody::whole(Bytes::new(), record)));
+        }
         if !record.is_prompt() {
             let body = AnswerBody::opaque(VecDeque::new(), upstream, record);
             return Ok(Response::from_parts(parts, body));
