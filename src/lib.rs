@@ -40,5 +40,16 @@
 //! | gateway | all of these |
 //! | cli | config, gateway, tokens, crash, sim, request, telemetry |
 
+pub mod admit;
+pub mod cli;
+pub mod config;
+pub mod crash;
+pub mod engine;
+pub mod gateway;
+pub mod ledger;
+pub mod operate;
+pub mod proxy;
 pub mod request;
+pub mod sim;
 pub mod telemetry;
+pub mod tokens;

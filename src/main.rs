@@ -1,3 +1,7 @@
 //! The `kvgate` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvgate::cli::main()
+}

@@ -12,7 +12,7 @@ mod shape;
 mod tokens;
 
 pub use client::{Client, Tenant, TenantKey};
-pub use dialect::{ReadError, Reading, Route, route};
+pub use dialect::{ReadError, Reading, Route, is_known, route};
 pub use id::{ClientId, RequestId, engine_id};
 pub use prompt::{ChatPrompt, Prompt, PromptItem};
 pub use shape::{Api, Outcome, Phase, PromptKind, Shape};

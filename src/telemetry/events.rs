@@ -187,6 +187,8 @@ pub enum Event<'a> {
     LedgerWriteError {
         /// The system's words.
         error: &'a str,
+        /// How many records were lost since this was last said.
+        records: u64,
     },
     /// An alarm was raised or cleared.
     Alarm {
@@ -230,9 +232,9 @@ pub fn emit(event: Event<'_>) {
                 gauge!(names::MODE, "rule" => rule, "mode" => *each).set(on(*each == mode));
             }
         }
-        Event::LedgerWriteError { error } => {
-            counter!(names::LEDGER_WRITE_ERRORS).increment(1);
-            tracing::warn!(error, "ledger_write_failed");
+        Event::LedgerWriteError { error, records } => {
+            counter!(names::LEDGER_WRITE_ERRORS).increment(records);
+            tracing::warn!(error, records, "ledger_write_failed");
         }
         Event::Alarm { alarm, active, detail } => {
             gauge!(names::ALARM, "alarm" => alarm.label()).set(on(active));

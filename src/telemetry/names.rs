@@ -85,6 +85,15 @@ mod tests {
     }
 
     #[test]
+    fn every_metric_has_its_row_in_the_readme() {
+        let readme = include_str!("../../README.md");
+        for m in ALL {
+            let row = format!("| `{}` | {} |", m.name.trim_start_matches("kvgate_"), m.help);
+            assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+        }
+    }
+
+    #[test]
     fn names_are_unique() {
         let mut names: Vec<_> = ALL.iter().map(|m| m.name).collect();
         names.sort_unstable();

@@ -3,9 +3,11 @@
 //! One file per API. A dialect reads a body once into a [`Reading`]; it refuses only what no
 //! engine could take, and leaves to the engine what the engine decides.
 
+mod lax;
 mod openai;
+mod routes;
 
-use http::Method;
+pub use routes::{is_known, route};
 
 use super::{Api, Prompt, Shape};
 
@@ -62,16 +64,6 @@ pub enum ReadError {
         /// The kind of JSON value found.
         found: &'static str,
     },
-}
-
-/// Decides what kvgate does with a method and path.
-#[must_use]
-pub fn route(method: &Method, path: &str) -> Route {
-    match (method, path) {
-        (&Method::POST, "/v1/completions") => Route::Prompt(Api::Completions),
-        (&Method::POST, "/v1/chat/completions") => Route::Prompt(Api::Chat),
-        _ => Route::Forward,
-    }
 }
 
 /// Reads the body of a request to `api`.

@@ -1,0 +1,116 @@
+//! The admission decision at the size of a busy engine: 1,000 in flight, 1,000 queued.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use kvgate::admit::{
+    Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Signals, decide,
+};
+use kvgate::request::Tokens;
+use tokio::time::Instant;
+
+const BLOCK: u64 = 16;
+
+/// A pool that 1,000 requests of some 900 tokens nearly fill.
+fn signals(now: Instant) -> Signals {
+    Signals {
+        pool: Some(Tokens(1_000_000)),
+        block: BLOCK,
+        fresh: true,
+        taken: Some(now),
+        ..Signals::default()
+    }
+}
+
+/// 1,000 streams in flight, each somewhere on its way.
+fn books(signals: &Signals, now: Instant) -> Books {
+    let mut books = Books::new(CapacitySettings::default());
+    books.scraped(signals, now);
+    for id in 0..1000u64 {
+        let candidate = asked(&books, id);
+        books.admit(id, candidate, now);
+        books.tokens(id, id * 7 % 300, now + Duration::from_millis(id));
+    }
+    books
+}
+
+fn asked(books: &Books, i: u64) -> Candidate {
+    books.candidate(300 + i * 131 % 700, Some(Tokens(200 + i * 37 % 400)), 1, true)
+}
+
+fn ask(i: u64) -> Ask {
+    let prompt = Tokens(300 + i * 131 % 700);
+    Ask {
+        prompt,
+        longest: prompt,
+        max_output: Some(Tokens(200 + i * 37 % 400)),
+        sequences: 1,
+        stream: true,
+        body_bytes: 4000,
+        max_wait: Duration::from_secs(600),
+    }
+}
+
+fn decisions(c: &mut Criterion) {
+    let now = Instant::now();
+    let signals = signals(now);
+    let books = books(&signals, now);
+    let candidate = asked(&books, 5);
+    c.bench_function("decide, 1000 in flight", |b| {
+        b.iter(|| decide(black_box(&books), &signals, now, black_box(&candidate)));
+    });
+    let outlook = Outlook::new(&books, &signals, now, false);
+    c.bench_function("decide again in the same moment, 1000 in flight", |b| {
+        b.iter(|| black_box(&outlook).decide(black_box(&candidate)));
+    });
+    c.bench_function("a token, 1000 in flight", |b| {
+        let mut books = books.clone();
+        let mut total = 1000;
+        b.iter(|| {
+            total += 1;
+            books.tokens(black_box(500), total, now);
+        });
+    });
+}
+
+fn queue(c: &mut Criterion) {
+    let now = Instant::now();
+    let queue = QueueSettings { requests: 1001, ..QueueSettings::default() };
+    let mut full = Admission::new(CapacitySettings::default(), &queue, 1);
+    full.signals(signals(now), now);
+    for i in 0..3000 {
+        full.arrive(i, &ask(i), now);
+        if i < 1000 {
+            full.books.tokens(i, i * 7 % 190, now + Duration::from_millis(i));
+        }
+        if full.queued() == 1000 {
+            break;
+        }
+    }
+    let (in_flight, queued) = (full.books.len(), full.queued());
+    let later = now + Duration::from_secs(10);
+    full.advance(later);
+    c.bench_function(&format!("advance, {in_flight} in flight and {queued} queued"), |b| {
+        b.iter(|| black_box(&mut full).advance(later));
+    });
+    full.arrive(9999, &ask(1), later);
+    full.leave(9999);
+    c.bench_function("an arrival that queues, forecast kept", |b| {
+        b.iter(|| {
+            full.arrive(9999, black_box(&ask(1)), later);
+            full.leave(9999)
+        });
+    });
+    let mut at = later;
+    c.bench_function("an arrival that queues, forecast played anew", |b| {
+        b.iter(|| {
+            at += Duration::from_secs(3);
+            full.arrive(9999, black_box(&ask(1)), at);
+            full.leave(9999)
+        });
+    });
+}
+
+criterion_group!(benches, decisions, queue);
+criterion_main!(benches);

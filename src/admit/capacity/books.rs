@@ -1,0 +1,322 @@
+//! What is in flight, and what it will come to.
+
+use indexmap::IndexMap;
+use tokio::time::Instant;
+
+use crate::admit::predict::Predictor;
+use crate::admit::signals::Signals;
+use crate::request::Tokens;
+
+use super::CapacitySettings;
+use super::measured::{Believed, Measured};
+use super::pace::Pace;
+use super::seats::{Look, Seats};
+use super::timeline::Job;
+
+/// Bounds of what a request may claim, so that no sum overflows: tokens of a sequence, sequences.
+const MOST_TOKENS: u64 = 1 << 32;
+const MOST_SEQUENCES: u64 = 1 << 16;
+/// Bound of a block's size, tokens.
+const MOST_BLOCK: u64 = 1 << 16;
+/// A plain answer is taken for begun after this.
+const PLAIN_BEGUN_SECONDS: f64 = 2.0;
+
+/// A request that asks to be admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Prompt tokens of one sequence.
+    pub prompt: u64,
+    /// Output tokens of one sequence that are reserved.
+    pub output: u64,
+    /// Output tokens of one sequence that are expected, for waits.
+    pub likely: u64,
+    /// The asked output cap of one sequence.
+    pub cap: Option<Tokens>,
+    /// Sequences, at least 1.
+    pub sequences: u64,
+    /// Whether its tokens will be seen as they come.
+    pub stream: bool,
+}
+
+/// A request in the engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Flight {
+    /// What it asked for; `output` follows what it has generated.
+    pub asked: Candidate,
+    /// Tokens that each sequence is known to have generated.
+    pub generated: u64,
+    /// When it was admitted.
+    pub admitted: Instant,
+    /// When its first token came.
+    pub first: Option<Instant>,
+    /// When its last token came.
+    last: Option<Instant>,
+}
+
+/// All that is known of the engine's load.
+#[derive(Debug, Clone)]
+pub struct Books {
+    pub(super) settings: CapacitySettings,
+    pub(super) flights: IndexMap<u64, Flight>,
+    pub(super) measured: Measured,
+    pub(super) seats: Seats,
+    /// The engine's pace.
+    pub pace: Pace,
+    /// Output lengths.
+    pub predictor: Predictor,
+    /// Tokens of the pool and of a block, once known in this life.
+    pub(super) pool: Option<(u64, u64)>,
+    pub(super) ranks: u64,
+    taken: Option<Instant>,
+}
+
+impl Books {
+    /// Empty books.
+    #[must_use]
+    pub fn new(settings: CapacitySettings) -> Self {
+        let predictor = Predictor::new(Tokens(settings.default_output_tokens));
+        Self {
+            settings,
+            flights: IndexMap::new(),
+            measured: Measured::default(),
+            seats: Seats::default(),
+            pace: Pace::default(),
+            predictor,
+            pool: None,
+            ranks: 1,
+            taken: None,
+        }
+    }
+
+    /// The candidate that a request is, by what is known of output lengths.
+    #[must_use]
+    pub fn candidate(&self, prompt: u64, cap: Option<Tokens>, sequences: u64, stream: bool) -> Candidate {
+        let (prompt, sequences) = (prompt.min(MOST_TOKENS), sequences.clamp(1, MOST_SEQUENCES));
+        let cap = cap.map(|cap| cap.min(Tokens(MOST_TOKENS)));
+        let declared = cap.filter(|_| self.settings.reserve_declared);
+        let output =
+            declared.unwrap_or_else(|| self.predictor.estimate(cap, self.settings.output_quantile)).get();
+        let likely = self.predictor.mean(cap).get();
+        Candidate { prompt, output, likely, cap, sequences, stream }
+    }
+
+    /// Requests in flight.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Whether nothing is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Sequences in flight.
+    #[must_use]
+    pub fn sequences(&self) -> u64 {
+        self.flights.values().map(|flight| flight.asked.sequences).sum()
+    }
+
+    /// Tokens reserved by what is in flight.
+    #[must_use]
+    pub fn reserved(&self) -> Tokens {
+        self.flights.values().map(|flight| flight.asked.reserved()).sum()
+    }
+
+    /// Tokens of the usable pool, where known.
+    #[must_use]
+    pub fn pool(&self) -> Option<Tokens> {
+        self.pool.map(|(tokens, _)| Tokens(tokens))
+    }
+
+    /// The learned number of sequences that the engine runs at once.
+    #[must_use]
+    pub fn seats(&self) -> Option<u64> {
+        self.seats.learned()
+    }
+
+    /// A request goes to the engine.
+    pub fn admit(&mut self, id: u64, asked: Candidate, now: Instant) {
+        let flight = Flight { asked, generated: 0, admitted: now, first: None, last: None };
+        self.flights.insert(id, flight);
+    }
+
+    /// Its first token came.
+    pub fn first_token(&mut self, id: u64, now: Instant) {
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        if flight.first.is_none() {
+            flight.first = Some(now);
+            flight.last = Some(now);
+            flight.generated = flight.generated.max(1);
+            self.pace.first_token(now.saturating_duration_since(flight.admitted), now);
+        }
+    }
+
+    /// It has generated `total` tokens over all its sequences.
+    pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
+        self.first_token(id, now);
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let each = (total / flight.asked.sequences).min(MOST_TOKENS);
+        if each <= flight.generated {
+            return;
+        }
+        if let Some(last) = flight.last {
+            self.pace.streamed(each - flight.generated, now.saturating_duration_since(last), now);
+        }
+        let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
+        let news = !declared && (each / 32 != flight.generated / 32 || each >= flight.asked.output);
+        flight.last = Some(now);
+        flight.generated = each;
+        if news {
+            let quantile = self.settings.output_quantile;
+            let left = self.predictor.remaining(flight.asked.cap, Tokens(each), quantile);
+            flight.asked.output = each.saturating_add(left.get());
+        }
+    }
+
+    /// An answer ended by itself with `output` tokens over all its sequences.
+    pub fn completed(&mut self, id: u64, output: u64, now: Instant) {
+        let Some(flight) = self.flights.get(&id) else { return };
+        let each = output / flight.asked.sequences;
+        if each > 0 && !flight.asked.stream {
+            self.pace.completed_plain(each, now.saturating_duration_since(flight.admitted), now);
+        }
+    }
+
+    /// It is no longer in the engine; false if it was not in the books.
+    pub fn leave(&mut self, id: u64) -> bool {
+        let Some(flight) = self.flights.swap_remove(&id) else { return false };
+        self.seats.finished(flight.asked.sequences);
+        true
+    }
+
+    /// The engine that held all this is gone.
+    pub fn clear(&mut self) {
+        self.flights.clear();
+        self.measured = Measured::default();
+        self.seats = Seats::default();
+        self.pool = None;
+        self.taken = None;
+    }
+
+    /// A scrape.
+    pub fn scraped(&mut self, signals: &Signals, now: Instant) {
+        if let Some(pool) = signals.pool.filter(|pool| *pool > Tokens::ZERO) {
+            self.pool = Some((pool.get().min(u64::MAX / 4), signals.block.clamp(1, MOST_BLOCK)));
+        }
+        self.ranks = u64::from(signals.ranks.max(1));
+        let taken = signals.taken.unwrap_or(now);
+        if !signals.fresh || self.taken.is_some_and(|before| taken <= before) {
+            return;
+        }
+        self.taken = Some(taken);
+        self.pace.scraped(signals.running, signals.generation_rate, now);
+        if let Some((tokens, block)) = self.pool {
+            let believed = self.believed(taken, now, block);
+            self.measured.looked(signals, tokens / block, believed);
+        }
+        let ours = self.flights.values().filter(|flight| flight.admitted <= taken);
+        let (ours, unstarted) = ours.fold((0, 0), |(all, unstarted), flight| {
+            let waits = flight.asked.stream && flight.first.is_none();
+            let sequences = flight.asked.sequences;
+            (all + sequences, unstarted + if waits { sequences } else { 0 })
+        });
+        let look = Look {
+            waiting: signals.waiting.max(0.0).round() as u64,
+            running: signals.running.max(0.0).round() as u64,
+            ours,
+            unstarted,
+            kv_room: self.kv_room(signals),
+            taken,
+        };
+        self.seats.looked(look);
+    }
+
+    /// Whether the engine had KV room for the largest prompt in flight and a block for each sequence.
+    fn kv_room(&self, signals: &Signals) -> bool {
+        let (Some((tokens, block)), Some(usage)) = (self.pool, signals.kv_usage) else { return true };
+        let largest = self.flights.values().map(|f| f.asked.sequences * f.asked.prompt.div_ceil(block)).max();
+        let free = (1.0 - usage.clamp(0.0, 1.0)) * (tokens / block) as f64;
+        free >= largest.unwrap_or(0) as f64 + signals.running.max(0.0)
+    }
+
+    /// Whether each stream admitted before `taken` has begun.
+    pub(super) fn begun(&self, taken: Instant) -> bool {
+        let waits = |f: &Flight| f.admitted <= taken && f.first.is_none();
+        !self.flights.values().any(waits)
+    }
+
+    fn believed(&self, taken: Instant, now: Instant, block: u64) -> Believed {
+        let mut believed = Believed::default();
+        for flight in self.flights.values().filter(|flight| flight.admitted <= taken) {
+            let (least, most) = self.progress(flight, now);
+            let Candidate { prompt, sequences, .. } = flight.asked;
+            believed.most += sequences * (prompt + most + 1).div_ceil(block);
+            let age = taken.saturating_duration_since(flight.admitted).as_secs_f64();
+            let begun = flight.first.is_some_and(|first| first <= taken)
+                || (!flight.asked.stream && age >= PLAIN_BEGUN_SECONDS);
+            if begun {
+                believed.least += sequences * (prompt + least).div_ceil(block);
+                believed.begun += sequences;
+            }
+        }
+        believed
+    }
+
+    /// Tokens that each sequence of a flight has generated: at least, at most.
+    fn progress(&self, flight: &Flight, now: Instant) -> (u64, u64) {
+        let total = flight.asked.output.max(flight.generated);
+        if flight.asked.stream {
+            let ahead = if flight.first.is_some() { self.settings.slack_steps } else { 0 };
+            return (flight.generated, (flight.generated + ahead).min(total));
+        }
+        let elapsed = now.saturating_duration_since(flight.admitted);
+        let Some((least, most)) = self.pace.progress(elapsed, now) else { return (flight.generated, total) };
+        let most = most as u64 + self.settings.slack_steps;
+        ((least as u64).min(total).max(flight.generated), most.min(total).max(flight.generated))
+    }
+
+    /// The job that a flight still is; for a forecast it ends when it likely does.
+    pub(super) fn job(&self, flight: &Flight, now: Instant, likely: bool) -> Job {
+        let (least, most) = self.progress(flight, now);
+        let asked = &flight.asked;
+        let total = if !likely {
+            asked.output
+        } else if least < asked.likely {
+            asked.likely
+        } else {
+            least + self.predictor.remaining(asked.cap, Tokens(least), 0.5).get()
+        };
+        let (total, most) = (total.max(least), most.min(total.max(least)));
+        Job {
+            start: 0,
+            end: (total - least).saturating_add(self.settings.slack_steps),
+            tokens: asked.prompt.saturating_add(most),
+            most: asked.prompt.saturating_add(total),
+            sequences: asked.sequences,
+            measured: self.taken.is_some_and(|taken| flight.first.is_some_and(|first| first <= taken)),
+        }
+    }
+}
+
+impl Candidate {
+    /// Tokens it reserves: prompt and output of all its sequences.
+    #[must_use]
+    pub fn reserved(&self) -> Tokens {
+        Tokens(self.prompt.saturating_add(self.output)).times(self.sequences)
+    }
+
+    /// The job that it would be, from now on.
+    pub(super) fn job(&self, slack: u64, likely: bool) -> Job {
+        let output = if likely { self.likely } else { self.output };
+        Job {
+            start: 0,
+            end: output.saturating_add(slack),
+            tokens: self.prompt,
+            most: self.prompt.saturating_add(output),
+            sequences: self.sequences,
+            measured: false,
+        }
+    }
+}

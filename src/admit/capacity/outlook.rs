@@ -1,0 +1,168 @@
+//! The verdict: would this request, now, ever make the engine run out of KV blocks?
+
+use tokio::time::Instant;
+
+use crate::admit::signals::Signals;
+
+use super::books::{Books, Candidate};
+use super::timeline::{Room, Timeline};
+
+/// Blocks of a pool whose size is unknown: never the limit.
+const ENDLESS: u64 = u64::MAX / 4;
+
+/// Why a request may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing else is in flight.
+    Alone,
+    /// Its peak and that of all in flight stay within the pool.
+    Fits,
+    /// The pool is unknown and few are in flight.
+    PoolUnknown,
+}
+
+/// What holds a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// The KV pool would be exceeded before it ends.
+    Kv,
+    /// All seats of the engine are taken, or requests wait there.
+    Seats,
+    /// The pool is unknown and enough are in flight.
+    PoolUnknown,
+}
+
+impl Gate {
+    /// The word in logs and on the state page.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Kv => "kv",
+            Self::Seats => "seats",
+            Self::PoolUnknown => "pool_unknown",
+        }
+    }
+}
+
+/// The decision on one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may go.
+    Admit(Why),
+    /// It must wait.
+    Hold {
+        /// For what.
+        gate: Gate,
+        /// What it needs: KV blocks at its end, or sequences.
+        needed: u64,
+        /// What is free of that, at the peak to come.
+        free: u64,
+    },
+}
+
+/// Decides on one request: pure.
+#[must_use]
+pub fn decide(books: &Books, signals: &Signals, now: Instant, candidate: &Candidate) -> Verdict {
+    Outlook::new(books, signals, now, false).decide(candidate)
+}
+
+/// The books as they are at one moment, ready for several decisions in a row.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    timeline: Timeline,
+    room: Room,
+    block: u64,
+    pool_known: bool,
+    /// Blocks that one rank holds at most: what one sequence can have.
+    per_rank: u64,
+    slack: u64,
+    likely: bool,
+    /// Blocks that all hold at their own ends, together: an upper bound of any peak.
+    bound: u64,
+}
+
+impl Outlook {
+    /// The outlook now. `likely` makes a forecast: each answer ends when it likely does; without it
+    /// each holds what is reserved for it.
+    #[must_use]
+    pub fn new(books: &Books, signals: &Signals, now: Instant, likely: bool) -> Self {
+        let (tokens, block) = books.pool.unwrap_or((ENDLESS, 1));
+        let pool_known = books.pool.is_some();
+        let measured = &books.measured;
+        let share = books.settings.pool_share.clamp(0.1, 1.0) * measured.trust;
+        let usable = if pool_known { (tokens / block) as f64 * share } else { ENDLESS as f64 };
+        let jobs: Vec<_> = books.flights.values().map(|flight| books.job(flight, now, likely)).collect();
+        let alive = jobs.iter().filter(|job| job.measured).map(|job| job.sequences).sum();
+        let most = if signals.fresh && !likely {
+            books.seats.most(now, |taken| books.begun(taken))
+        } else {
+            books.seats.learned().unwrap_or(u64::MAX)
+        };
+        let unknown = if pool_known { u64::MAX } else { books.settings.unknown_pool_inflight.max(1) };
+        let foreign = if signals.fresh { measured.foreign } else { 0.0 };
+        let room = Room {
+            blocks: (usable - foreign).max(0.0) as u64,
+            // Those that ended since the scrape took their share of the sharing with them.
+            shared: shared(measured.shared, measured.sharers, alive),
+            measured: alive,
+            seats: most.min(unknown),
+        };
+        let bound = jobs.iter().map(|job| job.sequences.saturating_mul(job.most.div_ceil(block))).sum();
+        let timeline = Timeline::new(jobs, block);
+        let per_rank = (usable as u64 / books.ranks).max(1);
+        let slack = books.settings.slack_steps;
+        Self { timeline, room, block, pool_known, per_rank, slack, likely, bound }
+    }
+
+    /// The verdict on one more request.
+    #[must_use]
+    pub fn decide(&self, candidate: &Candidate) -> Verdict {
+        if self.timeline.is_empty() {
+            return Verdict::Admit(Why::Alone);
+        }
+        let running = self.timeline.sequences(0);
+        if running.saturating_add(candidate.sequences) > self.room.seats {
+            let gate = if self.pool_known { Gate::Seats } else { Gate::PoolUnknown };
+            let free = self.room.seats.saturating_sub(running);
+            return Verdict::Hold { gate, needed: candidate.sequences, free };
+        }
+        if !self.pool_known {
+            return Verdict::Admit(Why::PoolUnknown);
+        }
+        let job = candidate.job(self.slack, self.likely);
+        let each = job.most.div_ceil(self.block);
+        let needed = each.saturating_mul(job.sequences);
+        let within = self.bound.saturating_add(needed) <= self.room.blocks;
+        if each <= self.per_rank && (within || self.timeline.fits(&job, &self.room)) {
+            return Verdict::Admit(Why::Fits);
+        }
+        let free = self.room.blocks.saturating_sub(self.timeline.peak());
+        Verdict::Hold { gate: Gate::Kv, needed, free }
+    }
+
+    /// Takes an admitted request into the outlook.
+    pub fn add(&mut self, candidate: &Candidate) {
+        self.add_at(candidate, 0);
+    }
+
+    /// Takes a request into the forecast that begins at `step`.
+    pub fn add_at(&mut self, candidate: &Candidate, step: u64) {
+        let job = candidate.job(self.slack, self.likely).at(step);
+        self.bound = self.bound.saturating_add(job.sequences.saturating_mul(job.most.div_ceil(self.block)));
+        self.timeline.add(job);
+    }
+
+    /// The first step, not before `from`, at which a request would get in.
+    #[must_use]
+    pub fn earliest(&self, candidate: &Candidate, from: u64) -> u64 {
+        self.timeline.earliest(&candidate.job(self.slack, self.likely), from, &self.room)
+    }
+}
+
+/// What is still shared when of `sharers` sequences `alive` are left.
+fn shared(shared: f64, sharers: u64, alive: u64) -> f64 {
+    if sharers < 2 || alive < 2 {
+        return 0.0;
+    }
+    shared * ((alive - 1) as f64 / (sharers - 1) as f64).min(1.0)
+}

@@ -1,0 +1,247 @@
+//! Every way in which a request is turned away here, as one enum.
+
+use std::time::Duration;
+
+use crate::request::Tokens;
+
+/// Where a length limit comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitSource {
+    /// The running engine's own context length.
+    Engine,
+    /// The configuration.
+    Configured,
+    /// The profile file, for this request's class.
+    Profiled,
+}
+
+impl LimitSource {
+    /// The word in messages and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Configured => "configured",
+            Self::Profiled => "profiled",
+        }
+    }
+}
+
+/// Why the engine is not to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unavailable {
+    /// It is starting or loading.
+    Loading,
+    /// It is gone, or refuses.
+    Down,
+}
+
+impl Unavailable {
+    /// The word in messages and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Why a request was turned away before it reached the engine.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Rejection {
+    /// The prompt is over a length limit.
+    #[error(
+        "the prompt has {}{prompt} tokens and the longest that runs has {} ({} limit)",
+        if *at_least { "at least " } else { "" },
+        limit,
+        source_of_limit.label()
+    )]
+    PromptTooLong {
+        /// Tokens of the longest prompt in the request.
+        prompt: Tokens,
+        /// Whether `prompt` is a lower bound.
+        at_least: bool,
+        /// The longest prompt that would have passed.
+        limit: Tokens,
+        /// The context length to name to the client: what its library knows as the model's.
+        context: Tokens,
+        /// Where the limit comes from.
+        source_of_limit: LimitSource,
+    },
+    /// Prompt and asked output together are over the context length (`output = strict` only).
+    #[error(
+        "the prompt has {prompt} tokens and asks for {output} more; the context length is {context} tokens"
+    )]
+    OutputTooLong {
+        /// Tokens of the longest prompt.
+        prompt: Tokens,
+        /// The asked output cap.
+        output: Tokens,
+        /// The engine's context length.
+        context: Tokens,
+    },
+    /// The prompt is larger than the whole KV pool: the engine would let it wait for ever.
+    #[error("the prompt has {}{prompt} tokens and the whole KV cache holds {limit}",
+        if *at_least { "at least " } else { "" })]
+    PromptExceedsPool {
+        /// Tokens of the longest prompt.
+        prompt: Tokens,
+        /// Whether `prompt` is a lower bound.
+        at_least: bool,
+        /// The longest prompt that fits the pool with one token of output.
+        limit: Tokens,
+    },
+    /// The body is over its limit.
+    #[error("the body has {} and the limit is {limit} bytes",
+        match bytes { Some(n) => format!("{n} bytes"), None => "more bytes than are read".to_owned() })]
+    BodyTooLarge {
+        /// The body's size where it was announced.
+        bytes: Option<u64>,
+        /// The limit.
+        limit: u64,
+    },
+    /// The tenant's requests per minute are used up.
+    #[error("the limit of {limit} requests per minute is used up")]
+    RateLimited {
+        /// Requests per minute.
+        limit: u32,
+        /// Requests left now (0).
+        remaining: u32,
+        /// Until the next request passes.
+        retry_after: Duration,
+    },
+    /// The queue holds no more.
+    #[error("the queue is full: {queued} requests wait and the limit is {limit}")]
+    QueueFull {
+        /// Requests in the queue.
+        queued: usize,
+        /// Requests that may be in it (the queue's bytes may be the tighter limit).
+        limit: usize,
+        /// Until it would get in.
+        retry_after: Duration,
+    },
+    /// The request could not be served before its deadline: said at once, before it waits.
+    #[error("the wait would be {:.1} s and the deadline is {:.1} s", predicted.as_secs_f64(), deadline.as_secs_f64())]
+    WaitTooLong {
+        /// The predicted wait.
+        predicted: Duration,
+        /// The longest wait allowed.
+        deadline: Duration,
+        /// Until it would get in.
+        retry_after: Duration,
+    },
+    /// The deadline passed in the queue.
+    #[error("it waited {:.1} s, which is its deadline", waited.as_secs_f64())]
+    DeadlinePassed {
+        /// Time in the queue.
+        waited: Duration,
+        /// Until it would get in.
+        retry_after: Duration,
+    },
+    /// The engine cannot take requests now.
+    #[error("the engine is {}", why.label())]
+    EngineUnavailable {
+        /// What it does instead.
+        why: Unavailable,
+        /// The learned load time that is left, or a guess.
+        retry_after: Duration,
+    },
+    /// The gateway itself is going down.
+    #[error("the gateway is draining")]
+    Draining {
+        /// When another one will be there.
+        retry_after: Duration,
+    },
+    /// Too many prompts are being counted at once.
+    #[error("too many prompts are being counted at once")]
+    CountBusy {
+        /// Until it is worth trying again.
+        retry_after: Duration,
+    },
+    /// The path changes the engine and is not allowed by name.
+    #[error("the path {path} changes the engine and is not allowed")]
+    PathClosed {
+        /// The path of the allow list's form: a constant, never the client's text.
+        path: &'static str,
+    },
+    /// The request cannot be understood where it must be.
+    #[error("{message}")]
+    InvalidRequest {
+        /// What is wrong, for the client.
+        message: String,
+        /// The field, where one is to blame.
+        param: Option<String>,
+    },
+}
+
+impl Rejection {
+    /// One word: the metric label, the log field and the `code` sent to the client.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::PromptTooLong { .. } | Self::OutputTooLong { .. } | Self::PromptExceedsPool { .. } => {
+                "context_length_exceeded"
+            }
+            Self::BodyTooLarge { .. } => "request_too_large",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::QueueFull { .. }
+            | Self::WaitTooLong { .. }
+            | Self::DeadlinePassed { .. }
+            | Self::CountBusy { .. } => "engine_saturated",
+            Self::EngineUnavailable { .. } | Self::Draining { .. } => "engine_unavailable",
+            Self::PathClosed { .. } => "forbidden_path",
+            Self::InvalidRequest { .. } => "invalid_request",
+        }
+    }
+
+    /// When the client may come back, where coming back helps.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. }
+            | Self::QueueFull { retry_after, .. }
+            | Self::WaitTooLong { retry_after, .. }
+            | Self::DeadlinePassed { retry_after, .. }
+            | Self::EngineUnavailable { retry_after, .. }
+            | Self::Draining { retry_after }
+            | Self::CountBusy { retry_after } => Some(*retry_after),
+            Self::PromptTooLong { .. }
+            | Self::OutputTooLong { .. }
+            | Self::PromptExceedsPool { .. }
+            | Self::BodyTooLarge { .. }
+            | Self::PathClosed { .. }
+            | Self::InvalidRequest { .. } => None,
+        }
+    }
+
+    /// Whether the request had been in the queue (`evicted`), or was refused on arrival (`rejected`).
+    #[must_use]
+    pub const fn was_queued(&self) -> bool {
+        matches!(self, Self::DeadlinePassed { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_names_the_value_and_the_limit() {
+        let r = Rejection::PromptTooLong {
+            prompt: Tokens(2049),
+            at_least: true,
+            limit: Tokens(2047),
+            context: Tokens(2048),
+            source_of_limit: LimitSource::Engine,
+        };
+        assert_eq!(
+            r.to_string(),
+            "the prompt has at least 2049 tokens and the longest that runs has 2047 (engine limit)"
+        );
+        assert_eq!(r.reason(), "context_length_exceeded");
+        assert_eq!(r.retry_after(), None);
+        let r = Rejection::BodyTooLarge { bytes: Some(9), limit: 8 };
+        assert_eq!(r.to_string(), "the body has 9 bytes and the limit is 8 bytes");
+    }
+}

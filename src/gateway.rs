@@ -1,0 +1,331 @@
+//! Builds every room once, wires them, runs, drains.
+//!
+//! Nothing here decides: it hands receivers and handles to the rooms and keeps their tasks.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
+use crate::config::Config;
+use crate::crash::Reports;
+use crate::engine::{self, Sample, Snapshot};
+use crate::ledger::{self, Ledger, Recovered};
+use crate::operate::{self, AdminError, Handles, Heart};
+use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
+use crate::request::Shape;
+use crate::telemetry::{self, Event, Exporter};
+use crate::tokens::Truth;
+
+mod death;
+mod tokenizer;
+
+use death::Mourner;
+
+/// Why the gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data port's address cannot be had.
+    #[error("proxy.listen = {address}: {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's words.
+        error: std::io::Error,
+    },
+    /// The admin port cannot start.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The engine's settings are wrong.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// The profile file is wrong.
+    #[error("admit.length.profile = {file}: {error}")]
+    Profile {
+        /// Which.
+        file: String,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// The configured tokenizer cannot be used.
+    #[error("tokens.tokenizer: {0}")]
+    Tokenizer(String),
+    /// Metrics cannot be kept.
+    #[error("metrics cannot be recorded: {0}")]
+    Metrics(String),
+}
+
+/// A gateway that runs.
+pub struct Running {
+    /// The data port's address.
+    pub data: SocketAddr,
+    /// The admin port's address.
+    pub admin: SocketAddr,
+    tasks: TaskTracker,
+    ledger: Ledger,
+    admin_stop: CancellationToken,
+    admin_thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Waits until everything has ended after `stop` was cancelled.
+    pub async fn ended(mut self) {
+        self.tasks.wait().await;
+        self.ledger.close();
+        self.admin_stop.cancel();
+        if let Some(thread) = self.admin_thread.take() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+}
+
+/// Starts the gateway; it drains and ends when `stop` is cancelled.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, StartError> {
+    let exporter = Exporter::install().map_err(|e| StartError::Metrics(e.to_string()))?;
+    let profile = config.admit.length.profile.as_deref().map(profile).transpose()?;
+    let client = engine::Client::new(&config.engine)?;
+    let counter = tokenizer::counter(&config.tokens)?;
+    let data = TcpListener::bind(config.proxy.listen)
+        .await
+        .map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
+    let address =
+        data.local_addr().map_err(|error| StartError::Bind { address: config.proxy.listen, error })?;
+    let admin = operate::Server::bind(config.operate.listen)?;
+    let (ledger, recovered) = Ledger::open(&config.ledger);
+    announce(&recovered);
+    let key = ledger::tenant_key(&config.ledger);
+    let reports = Reports::open(config.ledger.state_dir.as_deref());
+
+    let (snapshot, hints, changes, watching) = engine::watch::start(&config.engine, client.clone());
+    let modes = Modes::new(&config.admit.mode);
+    let gate = Gate::new(&config.admit.gate(), modes.clone());
+    let truth = Arc::new(Truth::default());
+    let heart = Heart::default();
+    let tasks = TaskTracker::new();
+    let until = |task| stop.clone().run_until_cancelled_owned(task);
+
+    tasks.spawn(until(Box::pin(watching) as BoxTask));
+    tasks.spawn(until(Box::pin(gate.clone().run())));
+    let limits = Limits::of(&config, profile.as_ref());
+    tasks.spawn(until(Box::pin(signals(snapshot.clone(), gate.clone(), limits))));
+    tasks.spawn(until(Box::pin(beat(heart.clone(), exporter.clone(), modes.clone()))));
+    tasks.spawn(until(Box::pin(tokenizer::keep(
+        config.tokens.clone(),
+        counter.clone(),
+        client.clone(),
+        snapshot.clone(),
+    ))));
+    tasks.spawn(until(Box::pin(death::follow(Mourner {
+        changes,
+        snapshot: snapshot.clone(),
+        ledger: ledger.clone(),
+        reports: reports.clone(),
+        gate: gate.clone(),
+    }))));
+
+    let handles = Handles {
+        settings: config.operate.clone(),
+        exporter,
+        heart: heart.clone(),
+        snapshot: snapshot.clone(),
+        ledger: ledger.clone(),
+        gate: gate.clone(),
+        modes: modes.clone(),
+        counter: counter.clone(),
+        truth: Arc::clone(&truth),
+        reports,
+        fixed: json!({
+            "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile_json(profile.as_ref())},
+            "ledger": ledger_state(&config.ledger, &recovered),
+        }),
+    };
+    let admin_stop = CancellationToken::new();
+    let admin_address = admin.address();
+    let admin_thread = admin.start(Arc::new(handles), admin_stop.clone())?;
+
+    let bodies = Bodies::new(&config.proxy, tasks.clone());
+    let forward = Arc::new(Forward::new(&config.proxy, client, snapshot.clone(), hints));
+    let drain = Duration::from_secs_f64(config.proxy.drain_seconds);
+    let connections = config.proxy.max_connections;
+    let rates = Rates::new(&config.admit.rates);
+    let parts = Parts {
+        settings: config.proxy,
+        admit: config.admit,
+        profile,
+        modes,
+        counter,
+        rates,
+        gate: gate.clone(),
+        ledger: ledger.clone(),
+        forward,
+        snapshot,
+        key,
+        bodies,
+        truth,
+    };
+    tasks.spawn(proxy::serve(data, Arc::new(Pipeline::new(parts)), stop.clone(), connections, drain));
+    tasks.spawn(async move {
+        stop.cancelled().await;
+        heart.drain();
+        gate.drain();
+    });
+    tasks.close();
+    tracing::info!(data = %address, admin = %admin_address, engine = config.engine.url, "listening");
+    Ok(Running {
+        data: address,
+        admin: admin_address,
+        tasks,
+        ledger,
+        admin_stop,
+        admin_thread: Some(admin_thread),
+    })
+}
+
+fn profile_json(profile: Option<&Profile>) -> Value {
+    let limits = profile.map(|p| p.limits().map(|(class, limit)| (class.label().to_owned(), json!(limit))));
+    limits.map_or(Value::Null, |limits| Value::Object(limits.collect()))
+}
+
+/// What the last run left in the journal, for the log: requests that were with the engine when it stopped.
+fn announce(recovered: &Recovered) {
+    let unfinished = recovered.unfinished.len();
+    if let Some(note) = &recovered.note {
+        tracing::warn!(note, "journal");
+    }
+    if unfinished > 0 {
+        tracing::warn!(
+            unfinished,
+            "the last run stopped with requests in flight: see ledger in /api/v1/state"
+        );
+    }
+}
+
+fn ledger_state(settings: &ledger::Settings, recovered: &Recovered) -> Value {
+    json!({
+        "state_dir": settings.state_dir,
+        "durable": recovered.durable,
+        "note": recovered.note,
+        "recovered": recovered.unfinished,
+        "skipped": recovered.skipped,
+    })
+}
+
+fn profile(file: &Path) -> Result<Profile, StartError> {
+    let wrong = |error: String| StartError::Profile { file: file.display().to_string(), error };
+    let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
+    Profile::parse(&text).map_err(|e| wrong(e.to_string()))
+}
+
+type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells the gate what each scrape says.
+async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate, limits: Limits) {
+    let mut before: Option<Arc<Sample>> = None;
+    let mut rate = None;
+    loop {
+        let current = Arc::clone(&snapshot.borrow_and_update());
+        if let Some(sample) = &current.sample
+            && before.as_ref().is_none_or(|b| b.taken != sample.taken)
+        {
+            rate = before.as_deref().and_then(|b| generation_rate(b, sample));
+            before = Some(Arc::clone(sample));
+        }
+        gate.signals(signals_of(&current, rate, Instant::now()));
+        limits.tell(&current);
+        if snapshot.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The limits that do not come from the engine, for the metric that shows which are in force.
+struct Limits {
+    /// The smallest of the configured and the profiled longest prompt.
+    prompt: Option<u64>,
+    requests_per_minute: f64,
+    body_bytes: f64,
+}
+
+impl Limits {
+    fn of(config: &Config, profile: Option<&Profile>) -> Self {
+        let plain = Shape::default();
+        let profiled = profile.and_then(|p| p.limit_for(&plain)).map(|limit| limit.get());
+        let configured = config.admit.length.max_prompt_tokens;
+        Self {
+            prompt: [configured, profiled].into_iter().flatten().min(),
+            requests_per_minute: config.admit.rates.requests_per_minute.map_or(0.0, |n| f64::from(n.get())),
+            body_bytes: config.proxy.max_body_bytes as f64,
+        }
+    }
+
+    fn tell(&self, snapshot: &Snapshot) {
+        let engine = snapshot.facts.context_length().map(|context| context.get().saturating_sub(1));
+        let prompt = [self.prompt, engine].into_iter().flatten().min().unwrap_or(0);
+        let pool = snapshot.sample.as_ref().and_then(|s| s.pool).map_or(0, |p| p.total().get());
+        for (rule, value) in [
+            (Rule::Length, prompt as f64),
+            (Rule::Capacity, pool as f64),
+            (Rule::Rates, self.requests_per_minute),
+            (Rule::Body, self.body_bytes),
+        ] {
+            telemetry::emit(Event::Limit { rule: rule.label(), value });
+        }
+    }
+}
+
+/// Output tokens per second of all running requests between two scrapes; none where the counter fell.
+fn generation_rate(before: &Sample, after: &Sample) -> Option<f64> {
+    let tokens = after.generation_tokens_total? - before.generation_tokens_total?;
+    let seconds = after.taken.checked_duration_since(before.taken)?.as_secs_f64();
+    (tokens >= 0.0 && seconds > 0.0).then(|| tokens / seconds)
+}
+
+/// The engine's words in the gate's.
+fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -> Signals {
+    let sample = snapshot.sample.as_deref();
+    let pool = sample.and_then(|s| s.pool);
+    Signals {
+        state_ready: snapshot.ready(),
+        retry_after: Some(snapshot.retry_after(now)),
+        pool: pool.map(|p| p.total()),
+        block: pool.map_or(1, |p| p.block_size),
+        ranks: pool.map_or(1, |p| u32::try_from(p.ranks).unwrap_or(1)),
+        fresh: snapshot.fresh(now),
+        waiting: sample.map_or(0.0, |s| s.waiting),
+        running: sample.map_or(0.0, |s| s.running),
+        kv_usage: sample.and_then(|s| s.kv_usage),
+        preempted: snapshot.new_preemptions > 0,
+        taken: sample.map(|s| s.taken),
+        generation_rate,
+        incarnation: snapshot.incarnation,
+    }
+}
+
+/// The gateway's pulse, and the upkeep that goes with it.
+async fn beat(heart: Heart, exporter: Exporter, modes: Modes) {
+    let mut turns = interval(Duration::from_millis(500));
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        heart.beat();
+        exporter.upkeep();
+        for rule in Rule::ALL {
+            telemetry::emit(Event::Mode {
+                rule: rule.label(),
+                mode: modes.get(rule).label(),
+                all: &crate::admit::Mode::LABELS,
+            });
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The journal on disk: what was with the engine, for whoever starts after this process died.
+//!
+//! # Who writes
+//!
+//! Two things are wanted that pull apart. Written where the request is handled, a record is in the page
+//! cache after 3 to 5 µs; but a `write(2)` to a disk that hangs does not return, and takes a runtime
+//! thread with it. Written by a thread of its own, it holds nobody, but a request waits for two thread
+//! switches: 12 µs on an idle machine, 50 and more where two cores are busy (`benches/ledger.rs`).
+//!
+//! So the request writes by itself where that is safe: the last write was quick and not long ago, the
+//! runtime has another thread to go on with, and nobody else is writing. Whoever writes takes along
+//! what waits (group commit). Else the thread writes, and a request waits for its word for a bounded
+//! time. A disk that hangs from one write to the next therefore holds one runtime thread, never the
+//! last one, with the request that wrote and what that thread was to run next; all others go on after
+//! 250 ms, and later ones at once. (`block_in_place`, which would free the thread's other tasks too, is
+//! dearer than the journal's own thread: 106 µs against 58.)
+//!
+//! # What stands there
+//!
+//! Segments `journal-<n>.log`, lines as in [`line`]. A new segment begins with every request that is
+//! in flight and the line `carried`, which makes older segments obsolete; the one before it is kept as
+//! history. So rotation, a restart and the recovery from a full disk are the same step: begin a new
+//! segment with the truth in memory.
+
+mod line;
+mod pace;
+mod queue;
+mod replay;
+mod trouble;
+mod writer;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use tokio::sync::oneshot::error::TryRecvError;
+
+use self::line::{End, Line};
+use self::pace::Pace;
+use self::queue::{Pushed, Queue};
+use self::writer::{Disk, Shared, Writer};
+use super::book::Book;
+use super::directory::Unusable;
+use super::open::Settings;
+use super::record::Record;
+
+pub(super) use self::replay::read;
+
+/// How long a request waits for its record to be written: ten times 25 ms. Counted in turns, because a
+/// process that gets no processor time has not waited for the disk.
+const ACK_TURN: Duration = Duration::from_millis(25);
+const ACK_TURNS: usize = 10;
+
+/// How long closing waits for the thread.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// How often a request looks whether the one who writes is done, before it leaves it to the thread:
+/// some 10 µs, where a write takes 3.
+const LOOKS: usize = 200;
+
+/// The handle that entries write through.
+pub(super) struct Journal {
+    writer: Arc<Mutex<Writer>>,
+    shared: Shared,
+    done: Arc<Done>,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("trouble", &self.shared.trouble).finish_non_exhaustive()
+    }
+}
+
+/// Set once the thread has ended and let go of the lock.
+#[derive(Debug, Default)]
+struct Done(Mutex<bool>, Condvar);
+
+impl Done {
+    fn set(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let done = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.1.wait_timeout_while(done, at_most, |done| !*done));
+    }
+}
+
+/// The name of segment `seq`.
+fn segment_path(dir: &Path, seq: u64) -> PathBuf {
+    dir.join(format!("journal-{seq}.log"))
+}
+
+/// Begins the segment `seq` and starts the thread, which owns the lock until it ends.
+pub(super) fn start(
+    dir: &Path,
+    lock: File,
+    seq: u64,
+    settings: &Settings,
+    book: &Arc<Book>,
+) -> Result<Journal, Unusable> {
+    let disk = Disk::new(dir, settings, seq, Box::new(super::directory::create));
+    start_on(disk, Some(lock), book)
+}
+
+fn start_on(disk: Disk, lock: Option<File>, book: &Arc<Book>) -> Result<Journal, Unusable> {
+    let dir = disk.dir().to_owned();
+    let pace = Arc::new(Pace::new(disk.sync()));
+    let shared = Shared { book: Arc::clone(book), queue: Arc::default(), pace, trouble: Arc::default() };
+    let mut writer = Writer::new(disk, &shared);
+    writer.begin().map_err(|e| Unusable::refused(&dir, e))?;
+    let journal = Journal { writer: Arc::new(Mutex::new(writer)), shared, done: Arc::default() };
+    let (writer, done) = (Arc::clone(&journal.writer), Arc::clone(&journal.done));
+    let queue = Arc::clone(&journal.shared.queue);
+    // Not joined: a write that hangs would hang the joiner. `Done` says when it has ended.
+    let spawned = std::thread::Builder::new().name("kvgate-journal".to_owned()).spawn(move || {
+        run(&writer, &queue);
+        drop(lock);
+        done.set();
+    });
+    if let Err(e) = spawned {
+        journal.done.set();
+        return Err(Unusable::refused(&dir, e));
+    }
+    Ok(journal)
+}
+
+/// The thread: writes until the queue is stopped; what waits then is written still.
+fn run(writer: &Mutex<Writer>, queue: &Queue) {
+    let lock = || writer.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let idle = lock().idle();
+        let last = queue.wait(idle);
+        let mut writer = lock();
+        writer.commit(&[]);
+        writer.renew();
+        if last {
+            writer.close();
+            return;
+        }
+    }
+}
+
+impl Journal {
+    /// Writes that a request goes to the engine; returns when it is written, or cannot be soon enough.
+    pub(super) async fn open(&self, record: Record) {
+        let Shared { trouble, queue, pace, .. } = &self.shared;
+        if !trouble.accepting() {
+            trouble.lost(1);
+            return;
+        }
+        let line = line::encode(&Line::Open(Box::new(record)));
+        // Where the last one came late, one look tells whether the disk goes again.
+        let late = trouble.is_late();
+        let looks = if late { 1 } else { LOOKS };
+        if (late || pace.is_quick()) && self.write_here(&line, looks) {
+            return;
+        }
+        let mut written = match queue.open(&line) {
+            Pushed::Waiting(written) => written,
+            Pushed::Full => return self.raise("the disk is too slow: the journal's queue is full"),
+            Pushed::Closed => return,
+        };
+        if late {
+            trouble.lost(1);
+            return;
+        }
+        for _ in 0..ACK_TURNS {
+            // An error of the receiver is a write that failed: whoever wrote has counted it.
+            if tokio::time::timeout(ACK_TURN, &mut written).await.is_ok() {
+                return;
+            }
+            // Where nobody is writing, the disk is well and the thread gets no processor time.
+            if self.write_here(&[], LOOKS) && !matches!(written.try_recv(), Err(TryRecvError::Empty)) {
+                return;
+            }
+        }
+        trouble.late("a record was not written within 250 ms");
+    }
+
+    /// Writes, soon, that a request ended.
+    pub(super) fn end(&self, record: &Record) {
+        let Shared { trouble, queue, pace, .. } = &self.shared;
+        if !trouble.accepting() {
+            trouble.lost(1);
+            return;
+        }
+        let line = line::encode(&Line::End(End::of(record)));
+        let here = pace.is_quick() && self.write_here(&line, LOOKS);
+        if !here && !queue.end(&line) {
+            self.raise("the disk is too slow: the journal's queue is full");
+        }
+    }
+
+    /// Writes all that waits, and `line`, on this thread, where that holds nobody and the writer comes
+    /// free within so many looks; false where it was not done.
+    fn write_here(&self, line: &[u8], looks: usize) -> bool {
+        if !can_spare_a_thread() {
+            return false;
+        }
+        let Some(mut writer) = self.writer_soon(looks).filter(|w| w.is_open()) else { return false };
+        writer.commit(line);
+        let due = writer.is_due();
+        drop(writer);
+        if due {
+            self.shared.queue.nudge();
+        }
+        true
+    }
+
+    fn writer_soon(&self, looks: usize) -> Option<MutexGuard<'_, Writer>> {
+        for _ in 0..looks {
+            match self.writer.try_lock() {
+                Ok(writer) => return Some(writer),
+                Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// One record is lost: the thread must begin a new segment with the truth once it can.
+    fn raise(&self, why: &str) {
+        self.shared.trouble.raise(why, 1);
+        self.shared.queue.nudge();
+    }
+
+    /// Whether the journal says what is in flight, as far as anybody knows.
+    pub(super) fn is_well(&self) -> bool {
+        self.shared.trouble.accepting() && !self.shared.trouble.is_late()
+    }
+
+    pub(super) fn close(&self) {
+        self.shared.queue.stop();
+        self.done.wait(CLOSE_WAIT);
+    }
+}
+
+/// Whether the runtime goes on where this thread does not come back.
+fn can_spare_a_thread() -> bool {
+    tokio::runtime::Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

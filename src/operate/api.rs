@@ -1,0 +1,243 @@
+//! What the admin port answers.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::server::{json_answer, typed};
+use super::{Heart, Readiness, Settings};
+use crate::admit::{Gate, Mode, Modes, Rule};
+use crate::crash::Reports;
+use crate::engine::Snapshot;
+use crate::ledger::Ledger;
+use crate::telemetry::Exporter;
+use crate::tokens::{Counter, Truth};
+
+/// What the admin port looks at.
+pub struct Handles {
+    /// Its settings.
+    pub settings: Settings,
+    /// The metrics.
+    pub exporter: Exporter,
+    /// The gateway's own loop.
+    pub heart: Heart,
+    /// The engine.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Who is in flight.
+    pub ledger: Ledger,
+    /// Queue and capacity.
+    pub gate: Gate,
+    /// Modes of the rules.
+    pub modes: Modes,
+    /// Counting.
+    pub counter: Counter,
+    /// Whether counts agree with the engine's.
+    pub truth: Arc<Truth>,
+    /// Crash reports.
+    pub reports: Reports,
+    /// What does not change while the gateway runs: limits, addresses, what the journal held at start.
+    pub fixed: Value,
+}
+
+/// One request to the admin port.
+pub(super) struct Call<'a> {
+    pub method: &'a Method,
+    pub path: &'a str,
+    pub authorization: Option<&'a str>,
+    pub body: &'a Bytes,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PATHS: [&str; 10] = [
+    "/metrics",
+    "/livez",
+    "/readyz",
+    "/startupz",
+    "/engine/livez",
+    "/api/v1/state",
+    "/api/v1/inflight",
+    "/api/v1/reports",
+    "/api/v1/reports/ID",
+    "/api/v1/limits",
+];
+
+impl Handles {
+    pub(super) fn answer(&self, call: &Call<'_>) -> Answer {
+        let get = call.method == Method::GET || call.method == Method::HEAD;
+        match call.path {
+            "/metrics" if get => typed(StatusCode::OK, METRICS, self.exporter.render()),
+            "/livez" if get => self.livez(),
+            "/readyz" if get => self.readyz(),
+            "/startupz" if get => json_answer(StatusCode::OK, &json!({"started": true})),
+            "/engine/livez" if get => self.engine_livez(),
+            "/api/v1/limits" if call.method == Method::PATCH => self.patch_limits(call),
+            path if get && path.starts_with("/api/v1/") => self.pages(call),
+            _ => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
+        }
+    }
+
+    fn livez(&self) -> Answer {
+        let alive = self.heart.alive();
+        let status = if alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        json_answer(status, &json!({ "alive": alive }))
+    }
+
+    fn readyz(&self) -> Answer {
+        let readiness = Readiness::of(&self.snapshot.borrow(), self.heart.draining(), Instant::now());
+        let status = readiness.status(self.settings.ready_policy);
+        let mut body = json!(readiness);
+        body["tokenizer"] = json!(self.counter.source());
+        json_answer(StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE), &body)
+    }
+
+    fn engine_livez(&self) -> Answer {
+        let now = Instant::now();
+        let verdict = self.snapshot.borrow().livez(self.ledger.busy_since(), now);
+        let status = if verdict.is_live() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        json_answer(status, &json!({"alive": verdict.is_live(), "because": verdict.reason()}))
+    }
+
+    /// State pages: open where the port is on loopback, else with the token.
+    fn pages(&self, call: &Call<'_>) -> Answer {
+        if !self.settings.listen.ip().is_loopback() {
+            if let Some(refusal) = self.unauthorized(call) {
+                return refusal;
+            }
+        }
+        match call.path {
+            "/api/v1/state" => json_answer(StatusCode::OK, &self.state()),
+            "/api/v1/inflight" => {
+                let records = self.ledger.in_flight();
+                json_answer(StatusCode::OK, &json!({"count": records.len(), "requests": records}))
+            }
+            "/api/v1/limits" => json_answer(StatusCode::OK, &self.limits()),
+            "/api/v1/reports" => json_answer(StatusCode::OK, &json!(self.reports.list())),
+            path => match path.strip_prefix("/api/v1/reports/").map(|id| self.reports.get(id)) {
+                Some(Ok(report)) => json_answer(StatusCode::OK, &json!(report)),
+                Some(Err(error)) => json_answer(StatusCode::NOT_FOUND, &json!({"error": error.to_string()})),
+                None => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
+            },
+        }
+    }
+
+    /// The refusal of a call without the right token; with no token configured nobody has it.
+    fn unauthorized(&self, call: &Call<'_>) -> Option<Answer> {
+        let Some(token) = self.settings.token() else {
+            let text = "no admin token is configured: set operate.token_file";
+            return Some(json_answer(StatusCode::FORBIDDEN, &json!({ "error": text })));
+        };
+        let given = call.authorization.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
+        if same(given.as_bytes(), token.as_bytes()) {
+            return None;
+        }
+        let text = "the admin token is missing or wrong: send Authorization: Bearer TOKEN";
+        Some(json_answer(StatusCode::UNAUTHORIZED, &json!({ "error": text })))
+    }
+
+    fn patch_limits(&self, call: &Call<'_>) -> Answer {
+        if let Some(refusal) = self.unauthorized(call) {
+            return refusal;
+        }
+        match self.set_modes(call.body) {
+            Ok(()) => json_answer(StatusCode::OK, &self.limits()),
+            Err(text) => json_answer(StatusCode::BAD_REQUEST, &json!({ "error": text })),
+        }
+    }
+
+    /// `{"mode":"off"}` sets all rules, `{"mode":{"length":"shadow"}}` those named; all or none.
+    fn set_modes(&self, body: &[u8]) -> Result<(), String> {
+        let value: Value = serde_json::from_slice(body).map_err(|e| format!("the body is not JSON: {e}"))?;
+        let object = value.as_object().ok_or("the body must be an object such as {\"mode\":\"off\"}")?;
+        if let Some(key) = object.keys().find(|k| *k != "mode") {
+            return Err(format!("`{key}` cannot be changed while running; `mode` can"));
+        }
+        let mode = |v: &Value| {
+            let word = v.as_str().unwrap_or_default();
+            Mode::ALL
+                .into_iter()
+                .find(|m| m.label() == word)
+                .ok_or(format!("{v} is no mode: off, shadow, enforce"))
+        };
+        match object.get("mode") {
+            Some(Value::Object(rules)) => {
+                let mut set = Vec::new();
+                for (name, value) in rules {
+                    let rule = Rule::ALL.into_iter().find(|r| r.label() == name);
+                    let names = Rule::ALL.map(Rule::label).join(", ");
+                    set.push((rule.ok_or(format!("`{name}` is no rule: {names}"))?, mode(value)?));
+                }
+                set.into_iter().for_each(|(rule, mode)| self.modes.set(rule, mode));
+                Ok(())
+            }
+            Some(value) => {
+                self.modes.set_all(mode(value)?);
+                Ok(())
+            }
+            None => Err("`mode` is missing".to_owned()),
+        }
+    }
+
+    fn limits(&self) -> Value {
+        let snapshot = self.snapshot.borrow();
+        let modes: serde_json::Map<String, Value> =
+            Rule::ALL.into_iter().map(|r| (r.label().to_owned(), json!(self.modes.get(r).label()))).collect();
+        let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
+        json!({
+            "mode": modes,
+            "engine": {
+                "context_length": snapshot.facts.context_length(),
+                "pool_tokens": pool.map(|p| p.total()),
+                "block_size": pool.map(|p| p.block_size),
+            },
+            "configured": self.fixed["limits"],
+        })
+    }
+
+    fn state(&self) -> Value {
+        let now = Instant::now();
+        let snapshot = Arc::clone(&self.snapshot.borrow());
+        let models: Vec<&str> = snapshot.facts.models.iter().map(|m| m.id.as_str()).collect();
+        let counts: Vec<Value> = self
+            .truth
+            .summary()
+            .into_iter()
+            .map(|(api, compared, drift)| json!({"api": api, "compared": compared, "drift_tokens": drift}))
+            .collect();
+        let books = self.gate.state();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "t": SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
+            "engine": {
+                "state": snapshot.state.label(),
+                "for_seconds": now.saturating_duration_since(snapshot.since).as_secs_f64(),
+                "starts_seen": snapshot.incarnation,
+                "kind": snapshot.facts.kind.label(),
+                "version": snapshot.facts.version,
+                "models": models,
+                "load_seconds": snapshot.load_seconds,
+                "scrape_age_seconds": snapshot.sample_age(now).map(|d| d.as_secs_f64()),
+                "kv_cache_usage_ratio": snapshot.sample.as_ref().and_then(|s| s.kv_usage),
+                "running_requests": snapshot.sample.as_ref().map(|s| s.running),
+                "waiting_requests": snapshot.sample.as_ref().map(|s| s.waiting),
+            },
+            "admission": books,
+            "limits": self.limits(),
+            "tokenizer": self.counter.source(),
+            "counts": counts,
+            "ledger": self.fixed["ledger"],
+        })
+    }
+}
+
+/// Compares in time that depends on the lengths only.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}

@@ -1,0 +1,238 @@
+//! What one request leaves behind: its ledger entry, its permit, its figures. Ends by `Drop`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::events::Usage;
+use super::respond::Wire;
+use crate::admit::Permit;
+use crate::ledger::{Ending, Entry};
+use crate::request::{Api, Outcome, Tokens};
+use crate::telemetry::{self, Event};
+use crate::tokens::Truth;
+
+/// The longest prompt that the running engine has answered: what it has proven it can bear.
+#[derive(Debug, Default)]
+pub struct Proven {
+    incarnation: AtomicU64,
+    prompt: AtomicU64,
+}
+
+impl Proven {
+    /// Notes an answer to a prompt of so many tokens.
+    pub fn note(&self, incarnation: u64, prompt: u64) {
+        if self.incarnation.swap(incarnation, Ordering::Relaxed) == incarnation {
+            self.prompt.fetch_max(prompt, Ordering::Relaxed);
+        } else {
+            self.prompt.store(prompt, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a prompt of so many tokens is longer than any that was answered.
+    #[must_use]
+    pub fn unproven(&self, prompt: u64) -> bool {
+        prompt > self.prompt.load(Ordering::Relaxed)
+    }
+}
+
+/// What a record needs to know about its request.
+pub struct About {
+    /// kvgate's id.
+    pub id: String,
+    /// The API.
+    pub api: Api,
+    /// When its head was read.
+    pub arrived: Instant,
+    /// Prompt tokens, where counted exactly.
+    pub prompt: Option<u64>,
+    /// Sequences asked for.
+    pub sequences: u64,
+    /// Which life of the engine it was sent to.
+    pub incarnation: u64,
+}
+
+/// One request's record.
+pub struct Record {
+    /// Taken when the record ends.
+    entry: Option<Entry>,
+    /// The request.
+    pub about: About,
+    permit: Option<Permit>,
+    truth: Arc<Truth>,
+    proven: Arc<Proven>,
+    outcome: Option<Outcome>,
+    status: u16,
+    reason: Option<&'static str>,
+    would_refuse: Vec<&'static str>,
+    last_token: Option<Instant>,
+    output: u64,
+    usage: Option<Usage>,
+    sent: bool,
+}
+
+impl Record {
+    /// The record of a request that just arrived.
+    #[must_use]
+    pub const fn new(entry: Entry, about: About, truth: Arc<Truth>, proven: Arc<Proven>) -> Self {
+        Self {
+            entry: Some(entry),
+            about,
+            permit: None,
+            truth,
+            proven,
+            outcome: None,
+            status: 0,
+            reason: None,
+            would_refuse: Vec::new(),
+            last_token: None,
+            output: 0,
+            usage: None,
+            sent: false,
+        }
+    }
+
+    /// The ledger entry.
+    #[must_use]
+    pub const fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
+    }
+
+    /// Time since arrival that was not spent in the queue.
+    #[must_use]
+    pub fn added(&self) -> Duration {
+        let queued = self.permit.as_ref().map_or(Duration::ZERO, Permit::waited);
+        self.about.arrived.elapsed().saturating_sub(queued)
+    }
+
+    /// A plain answer is whole: its tokens came all at once.
+    pub fn whole_answer(&mut self, usage: Option<Usage>) {
+        let output = usage.and_then(|u| u.output).unwrap_or(0);
+        self.pieces(u64::from(output > 0), usage);
+    }
+
+    /// Whether the request carries a prompt that was read.
+    #[must_use]
+    pub fn is_prompt(&self) -> bool {
+        self.about.api != Api::Other
+    }
+
+    /// Sequences whose finish ends the answer.
+    #[must_use]
+    pub const fn sequences(&self) -> u64 {
+        self.about.sequences
+    }
+
+    /// Whether no token has come yet and no prompt as long as this one was ever answered.
+    #[must_use]
+    pub fn suspect(&self) -> bool {
+        self.last_token.is_none() && self.about.prompt.is_some_and(|p| self.proven.unproven(p))
+    }
+
+    /// Holds the place in the engine until the engine is done.
+    pub fn admitted(&mut self, permit: Permit) {
+        self.would_refuse.extend(permit.would_refuse());
+        self.permit = Some(permit);
+    }
+
+    /// A rule in shadow would have refused.
+    pub fn would_refuse(&mut self, reason: &'static str) {
+        self.would_refuse.push(reason);
+    }
+
+    /// The request is refused.
+    pub fn refused(mut self, wire: &Wire, outcome: Outcome) {
+        self.reason = Some(wire.reason);
+        self.status = wire.status.as_u16();
+        self.outcome = Some(outcome);
+    }
+
+    /// The status that goes to the client.
+    pub const fn status(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// How it will have ended, whatever the client does; the first word counts.
+    pub fn outcome(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// So many more pieces of the answer came, and perhaps the engine's own counts.
+    pub fn pieces(&mut self, pieces: u64, usage: Option<Usage>) {
+        if pieces > 0 {
+            let now = Instant::now();
+            match self.last_token.replace(now) {
+                None => {
+                    if let Some(entry) = &self.entry {
+                        entry.first_token();
+                    }
+                    if let Some(permit) = &self.permit {
+                        permit.first_token();
+                    }
+                    telemetry::emit(Event::FirstToken {
+                        ttft: now.saturating_duration_since(self.about.arrived),
+                    });
+                }
+                Some(last) => {
+                    let gap = now.saturating_duration_since(last) / u32::try_from(pieces).unwrap_or(u32::MAX);
+                    telemetry::emit(Event::NextToken { gap });
+                }
+            }
+            self.output += pieces;
+        }
+        if let Some(usage) = usage {
+            self.usage = Some(usage);
+            if let Some(output) = usage.output {
+                self.output = output;
+            }
+        }
+        if pieces > 0 || usage.is_some() {
+            if let Some(entry) = &self.entry {
+                entry.output(Tokens(self.output));
+            }
+            if let Some(permit) = &self.permit {
+                permit.tokens(Tokens(self.output));
+            }
+        }
+    }
+
+    /// The engine is done with it: its place is free.
+    pub fn engine_done(&mut self) {
+        let fine = self.outcome.is_none();
+        if let Some(permit) = self.permit.take()
+            && fine
+        {
+            permit.completed(Tokens(self.output));
+        }
+        if fine && let Some(prompt) = self.about.prompt {
+            self.proven.note(self.about.incarnation, prompt);
+        }
+        if let (Some(usage), Some(ours)) = (self.usage.take(), self.about.prompt) {
+            self.truth.compared(self.about.api, ours, usage.prompt, &self.about.id);
+        }
+    }
+
+    /// The last byte was handed over.
+    pub const fn sent(&mut self) {
+        self.sent = true;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let default = if self.sent { Outcome::Completed } else { Outcome::ClientGone };
+        let outcome = self.outcome.unwrap_or(default);
+        for reason in &self.would_refuse {
+            telemetry::emit(Event::WouldRefuse {
+                reason,
+                engine_outcome: outcome.label(),
+                id: &self.about.id,
+            });
+        }
+        if let Some(entry) = self.entry.take() {
+            entry.end(Ending { outcome, status: self.status, reason: self.reason });
+        }
+    }
+}

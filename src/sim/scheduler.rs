@@ -1,0 +1,253 @@
+//! The engine's step and KV-cache model, pure: no clock, lock or IO.
+//!
+//! What is modelled (vLLM 0.32, `vllm/v1/core/sched/scheduler.py`): running sequences are
+//! scheduled first, then waiting ones in order of arrival; a prompt longer than the step's token
+//! budget is computed in pieces; blocks are taken as a sequence grows; where none is free the LAST
+//! running sequence loses all of its blocks and is computed anew later; no sequence is admitted in
+//! a step that preempted; a waiting sequence starts only when all of its tokens so far fit
+//! (`scheduler_reserve_full_isl`), and one that does not fit holds up all behind it.
+//! Prefix caching is not modelled.
+
+use std::collections::{HashMap, VecDeque};
+
+/// What the scheduler is bound by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Blocks that sequences can hold: one fewer than the pool has.
+    pub usable_blocks: u32,
+    /// Sequences that run at once.
+    pub max_num_seqs: usize,
+    /// Tokens computed in one step.
+    pub max_batched_tokens: u32,
+}
+
+/// Names a sequence; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+#[derive(Debug, Clone)]
+struct Sequence {
+    prompt: u32,
+    generated: u32,
+    target: u32,
+    computed: u32,
+    blocks: u32,
+}
+
+impl Sequence {
+    fn tokens(&self) -> u32 {
+        self.prompt.saturating_add(self.generated)
+    }
+}
+
+/// One sequence's part in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Tokens computed for it in this step.
+    pub tokens: u32,
+    /// Tokens of it computed before.
+    pub computed: u32,
+    /// Whether it left the waiting queue for this step.
+    pub new: bool,
+    /// Whether it only decodes: one token, all before it computed.
+    pub decodes: bool,
+}
+
+/// The step to be made next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Who takes part, running ones first.
+    pub shares: Vec<Share>,
+    /// Who was thrown out to make room.
+    pub preempted: Vec<SeqId>,
+}
+
+impl Batch {
+    /// Tokens computed in this step.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.shares.iter().map(|s| u64::from(s.tokens)).sum()
+    }
+}
+
+/// One token that a step brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Produced {
+    /// The sequence.
+    pub seq: SeqId,
+    /// How many output tokens it has now.
+    pub generated: u32,
+    /// Whether that was its last.
+    pub last: bool,
+}
+
+/// Sequences, their blocks, and who is next.
+#[derive(Debug)]
+pub struct Scheduler {
+    limits: Limits,
+    sequences: HashMap<SeqId, Sequence>,
+    waiting: VecDeque<SeqId>,
+    running: Vec<SeqId>,
+    free: u32,
+    next: u64,
+    preemptions: u64,
+}
+
+impl Scheduler {
+    /// An idle engine.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            sequences: HashMap::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            free: limits.usable_blocks,
+            next: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// A sequence of `prompt` tokens that will produce `target`; both count as at least 1.
+    pub fn add(&mut self, prompt: u32, target: u32) -> SeqId {
+        let id = SeqId(self.next);
+        self.next += 1;
+        let sequence =
+            Sequence { prompt: prompt.max(1), generated: 0, target: target.max(1), computed: 0, blocks: 0 };
+        self.sequences.insert(id, sequence);
+        self.waiting.push_back(id);
+        id
+    }
+
+    /// Forgets a sequence and frees its blocks at once; false where it was gone already.
+    pub fn abort(&mut self, id: SeqId) -> bool {
+        let Some(sequence) = self.sequences.remove(&id) else { return false };
+        self.free += sequence.blocks;
+        self.waiting.retain(|&w| w != id);
+        self.running.retain(|&r| r != id);
+        true
+    }
+
+    /// Builds the next step; one without shares means that nothing can be done.
+    pub fn plan(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        let mut budget = self.limits.max_batched_tokens;
+        self.plan_running(&mut batch, &mut budget);
+        if batch.preempted.is_empty() {
+            self.plan_waiting(&mut batch, &mut budget);
+        }
+        batch
+    }
+
+    fn plan_running(&mut self, batch: &mut Batch, budget: &mut u32) {
+        let mut place = 0;
+        while place < self.running.len() && *budget > 0 {
+            let id = self.running[place];
+            let Some(sequence) = self.sequences.get(&id) else { break };
+            let tokens = (sequence.tokens() - sequence.computed).min(*budget);
+            let needed = self.blocks(sequence.computed + tokens).saturating_sub(sequence.blocks);
+            while needed > self.free {
+                let Some(last) = self.preempt_last() else { return };
+                batch.preempted.push(last);
+                if last == id {
+                    return;
+                }
+            }
+            batch.shares.push(self.grow(id, tokens, needed, false));
+            *budget -= tokens;
+            place += 1;
+        }
+    }
+
+    fn plan_waiting(&mut self, batch: &mut Batch, budget: &mut u32) {
+        while *budget > 0 && self.running.len() < self.limits.max_num_seqs {
+            let Some(&id) = self.waiting.front() else { return };
+            let Some(total) = self.sequences.get(&id).map(Sequence::tokens) else { return };
+            if self.blocks(total) > self.free {
+                return;
+            }
+            self.waiting.pop_front();
+            self.running.push(id);
+            let tokens = total.min(*budget);
+            batch.shares.push(self.grow(id, tokens, self.blocks(tokens), true));
+            *budget -= tokens;
+        }
+    }
+
+    fn blocks(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.limits.block_size)
+    }
+
+    /// Gives a sequence its blocks for this step.
+    fn grow(&mut self, id: SeqId, tokens: u32, needed: u32, new: bool) -> Share {
+        self.free -= needed;
+        let sequence = self.sequences.get_mut(&id).expect("scheduled sequences exist");
+        sequence.blocks += needed;
+        let decodes = tokens == 1 && sequence.computed >= sequence.prompt;
+        Share { seq: id, tokens, computed: sequence.computed, new, decodes }
+    }
+
+    /// Throws out the sequence that started to run last: it waits again, first in line.
+    fn preempt_last(&mut self) -> Option<SeqId> {
+        let id = self.running.pop()?;
+        let sequence = self.sequences.get_mut(&id)?;
+        self.free += sequence.blocks;
+        sequence.blocks = 0;
+        sequence.computed = 0;
+        self.preemptions += 1;
+        self.waiting.push_front(id);
+        Some(id)
+    }
+
+    /// The step is done: whoever has all tokens computed produced one. Sequences aborted since the
+    /// plan are passed over.
+    pub fn complete(&mut self, batch: &Batch) -> Vec<Produced> {
+        let mut produced = Vec::new();
+        for share in &batch.shares {
+            let Some(sequence) = self.sequences.get_mut(&share.seq) else { continue };
+            sequence.computed += share.tokens;
+            if sequence.computed < sequence.tokens() {
+                continue;
+            }
+            sequence.generated += 1;
+            let last = sequence.generated >= sequence.target;
+            produced.push(Produced { seq: share.seq, generated: sequence.generated, last });
+        }
+        for done in produced.iter().filter(|p| p.last) {
+            self.abort(done.seq);
+        }
+        produced
+    }
+
+    /// Sequences that hold blocks.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that wait, preempted ones among them.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Preemptions so far.
+    #[must_use]
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Share of the usable blocks in use, 0 to 1.
+    #[must_use]
+    pub fn usage(&self) -> f64 {
+        let usable = self.limits.usable_blocks;
+        if usable == 0 { 0.0 } else { f64::from(usable - self.free) / f64::from(usable) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! Counts a read request with the model's own tokenizer and chat template.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
+
+use super::bounds::Longest;
+use super::files::{Files, LoadError};
+use super::settings::{ContentFormat, Settings};
+use super::template::{Clock, Templates};
+use super::{Certainty, Count, CountError, continued, conversation};
+use crate::request::{ChatPrompt, Prompt, PromptItem, Reading, Tokens};
+
+/// What of the settings an encoder obeys.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How contents reach the template.
+    pub content_format: ContentFormat,
+    /// Variables that every template sees.
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Whether a request's own template is rendered.
+    pub trust_request_chat_template: bool,
+    /// Minutes east of UTC for `strftime_now`.
+    pub utc_offset_minutes: i32,
+    /// Steps that a template may take.
+    pub template_fuel: u64,
+}
+
+impl From<&Settings> for Options {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            content_format: settings.content_format,
+            chat_template_kwargs: settings.chat_template_kwargs.clone(),
+            trust_request_chat_template: settings.trust_request_chat_template,
+            utc_offset_minutes: settings.utc_offset_minutes,
+            template_fuel: settings.template_fuel.max(10_000),
+        }
+    }
+}
+
+/// A model's tokenizer and chat template.
+#[derive(Debug)]
+pub struct Encoder {
+    tokenizer: Tokenizer,
+    longest: Option<Longest>,
+    templates: Templates,
+    special_tokens: Map<String, Value>,
+    options: Options,
+}
+
+/// A conversation, rendered.
+struct Rendered {
+    text: String,
+    /// The engine sees more than this text.
+    media: bool,
+}
+
+impl Encoder {
+    /// Loads a model's directory, or a `tokenizer.json` with what lies beside it; `chat_template`
+    /// takes the place of the model's own. Takes 0.1 to 1 s of processor time for large models.
+    ///
+    /// # Errors
+    /// A file cannot be read or is not what it should be. A chat template that does not compile is no
+    /// error here: chats are then refused with [`CountError::NoTemplate`].
+    pub fn load(path: &Path, chat_template: Option<&Path>) -> Result<Self, LoadError> {
+        Self::new(Files::read(path, chat_template)?)
+    }
+
+    /// The same from bytes.
+    ///
+    /// # Errors
+    /// As [`Encoder::load`].
+    pub fn from_parts(
+        tokenizer_json: &[u8],
+        tokenizer_config: Option<&[u8]>,
+        chat_template: Option<&str>,
+    ) -> Result<Self, LoadError> {
+        Self::new(Files::from_parts(tokenizer_json, tokenizer_config, chat_template)?)
+    }
+
+    fn new(files: Files) -> Result<Self, LoadError> {
+        // No thread pool of the library's own: what runs at once is the counter's business.
+        tokenizers::utils::parallelism::set_parallelism(false);
+        let invalid = |error: tokenizers::Error| LoadError::Invalid {
+            what: "tokenizer.json",
+            reason: error.to_string(),
+        };
+        let mut tokenizer = Tokenizer::from_bytes(&files.tokenizer_json).map_err(invalid)?;
+        // Some files carry a cut or a padding; the engines switch both off.
+        tokenizer.with_truncation(None).map_err(invalid)?;
+        tokenizer.with_padding(None);
+        let chars = tokenizer.get_vocab(true).keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
+        let options = Options::from(&Settings::default());
+        let mut templates = Templates::new(files.templates.iter().cloned());
+        templates.set_fuel(options.template_fuel);
+        Ok(Self {
+            longest: Longest::read(files.tokenizer_json.as_slice(), chars),
+            special_tokens: files.special_tokens(),
+            templates,
+            tokenizer,
+            options,
+        })
+    }
+
+    /// Sets what of the settings it obeys.
+    #[must_use]
+    pub fn with_options(mut self, options: Options) -> Self {
+        self.templates.set_fuel(options.template_fuel);
+        self.options = options;
+        self
+    }
+
+    /// Counts a request's prompts. Blocking: about 0.2 µs a byte on one processor, less where
+    /// `limit` decides. A prompt that is certainly longer than `limit` is not tokenized: its count is
+    /// `limit` + 1, [`Certainty::AtLeast`]. A negative `truncate` is not applied: see
+    /// [`Count::cut_to`].
+    ///
+    /// # Errors
+    /// The conversation, its template or the tokenizer fails; see [`CountError`].
+    pub fn count(
+        &self,
+        reading: &Reading,
+        now: SystemTime,
+        limit: Option<Tokens>,
+    ) -> Result<Count, CountError> {
+        match &reading.prompt {
+            Prompt::Unread { .. } => Ok(Count::UNKNOWN),
+            Prompt::Items { items, add_special_tokens } => {
+                let mut all: Option<Count> = None;
+                for item in items {
+                    let one = match item {
+                        PromptItem::Ids { len } => Count::exact(cut(Tokens::from(*len), reading.truncate)),
+                        PromptItem::Text(text) => {
+                            self.measure(text, *add_special_tokens, reading.truncate, limit)?
+                        }
+                    };
+                    let sum = all.map_or(one, |sum| sum.and(one));
+                    all = Some(sum);
+                    if one.certain != Certainty::Exact {
+                        break;
+                    }
+                }
+                Ok(all.unwrap_or(Count::exact(Tokens::ZERO)))
+            }
+            Prompt::Chat(chat) => {
+                let Some(rendered) = self.render(chat, now)? else { return Ok(Count::UNKNOWN) };
+                let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
+                let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
+                Ok(Count { certain, ..count })
+            }
+        }
+    }
+
+    /// The token ids of each prompt, untruncated by a negative `truncate`; `None` for a prompt given as
+    /// ids. Nothing for what cannot be counted. Blocking.
+    ///
+    /// # Errors
+    /// As [`Encoder::count`].
+    pub fn ids(&self, reading: &Reading, now: SystemTime) -> Result<Vec<Option<Vec<u32>>>, CountError> {
+        let keep = |mut ids: Vec<u32>| {
+            ids.truncate(
+                usize::try_from(cut(Tokens::from(ids.len()), reading.truncate).get()).unwrap_or(usize::MAX),
+            );
+            ids
+        };
+        match &reading.prompt {
+            Prompt::Unread { .. } => Ok(Vec::new()),
+            Prompt::Items { items, add_special_tokens } => items
+                .iter()
+                .map(|item| match item {
+                    PromptItem::Ids { .. } => Ok(None),
+                    PromptItem::Text(text) => Ok(Some(keep(self.encode(text, *add_special_tokens)?))),
+                })
+                .collect(),
+            Prompt::Chat(chat) => {
+                let Some(rendered) = self.render(chat, now)? else { return Ok(Vec::new()) };
+                Ok(vec![Some(keep(self.encode(&rendered.text, chat.add_special_tokens)?))])
+            }
+        }
+    }
+
+    /// The token ids of a text. Text of special tokens becomes these tokens, as in the engines.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, CountError> {
+        let encoding = self.tokenizer.encode_fast(text, add_special_tokens);
+        let encoding = encoding.map_err(|error| CountError::Tokenizer { reason: error.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Renders the chat template with a context as it stands, as transformers would: no rule of an
+    /// engine is applied to it. Special tokens that it does not name are the tokenizer's.
+    ///
+    /// # Errors
+    /// As [`Encoder::count`].
+    pub fn render_context(&self, context: Map<String, Value>, now: SystemTime) -> Result<String, CountError> {
+        let tools = context.get("tools").is_some_and(|tools| !tools.is_null());
+        let chosen = self.templates.choose(None, tools)?;
+        let mut all = self.special_tokens.clone();
+        all.extend(context);
+        for absent in ["tools", "documents"] {
+            all.entry(absent).or_insert(Value::Null);
+        }
+        self.templates.render(&chosen, all, self.clock(now))
+    }
+
+    fn clock(&self, now: SystemTime) -> Clock {
+        Clock { now, offset_minutes: self.options.utc_offset_minutes }
+    }
+
+    /// Counts one text.
+    fn measure(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        truncate: Option<i64>,
+        limit: Option<Tokens>,
+    ) -> Result<Count, CountError> {
+        let exceeds = |most: u64| self.longest.is_some_and(|longest| longest.exceeds(text, most));
+        let kept = truncate.and_then(|keep| u64::try_from(keep).ok());
+        if let Some(kept) = kept.filter(|kept| exceeds(*kept)) {
+            return Ok(Count::exact(Tokens(kept)));
+        }
+        if let Some(limit) =
+            limit.filter(|limit| kept.is_none_or(|kept| kept > limit.get()) && exceeds(limit.get()))
+        {
+            let more = limit + Tokens(1);
+            return Ok(Count { total: more, longest: more, certain: Certainty::AtLeast });
+        }
+        let ids = self.encode(text, add_special_tokens)?;
+        Ok(Count::exact(cut(Tokens::from(ids.len()), truncate)))
+    }
+
+    /// The text that the engine tokenizes for a conversation (vLLM 0.32 `renderers/hf.py`); `None` for a
+    /// template of the request's own that is not trusted.
+    fn render(&self, chat: &ChatPrompt, now: SystemTime) -> Result<Option<Rendered>, CountError> {
+        let by_kwargs = chat.template_kwargs.get("chat_template").is_some_and(|own| !own.is_null());
+        if by_kwargs || (chat.chat_template.is_some() && !self.options.trust_request_chat_template) {
+            return Ok(None);
+        }
+        let refused = |why| CountError::Conversation { why };
+        let tools = chat.tools.as_deref().map(conversation::tools).transpose().map_err(refused)?;
+        let own = chat.chat_template.as_deref().filter(|own| !own.is_empty());
+        let chosen = self.templates.choose(own, tools.is_some())?;
+        let lists = match self.options.content_format {
+            ContentFormat::Auto => chosen.lists,
+            ContentFormat::String => false,
+            ContentFormat::Openai => true,
+        };
+        let parsed = conversation::parse(&chat.messages, lists).map_err(refused)?;
+        let mut messages = conversation::developer_as_system(parsed.messages, &chosen.source);
+        let open = if chat.continue_final_message {
+            Some(continued::mark(&mut messages, &chosen.source).map_err(refused)?)
+        } else {
+            None
+        };
+        let context = self.context(chat, messages, tools);
+        let text = self.templates.render(&chosen, context, self.clock(now))?;
+        let text = match open {
+            Some(message) => continued::cut(&text, &message).map_err(refused)?,
+            None => text,
+        };
+        Ok(Some(Rendered { text, media: parsed.media }))
+    }
+
+    /// What the template sees: each line may override the ones before, as in the engine.
+    fn context(
+        &self,
+        chat: &ChatPrompt,
+        messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+    ) -> Map<String, Value> {
+        let unset = |value: &Value| value.is_null() || value.as_str() == Some("auto");
+        let mut context = self.special_tokens.clone();
+        context.insert("documents".to_owned(), Value::Null);
+        context.extend(self.options.chat_template_kwargs.clone());
+        context.insert("tools".to_owned(), json!(tools));
+        let kwargs = chat.template_kwargs.iter().filter(|(_, value)| !unset(value));
+        context.extend(kwargs.map(|(name, value)| (name.clone(), value.clone())));
+        if let Some(documents) = &chat.documents {
+            context.insert("documents".to_owned(), json!(documents));
+        }
+        context.insert("add_generation_prompt".to_owned(), chat.add_generation_prompt.into());
+        context.insert("messages".to_owned(), messages.into());
+        context
+    }
+}
+
+/// The count after `truncate_prompt_tokens`, where that is not negative.
+fn cut(count: Tokens, truncate: Option<i64>) -> Tokens {
+    match truncate.and_then(|keep| u64::try_from(keep).ok()) {
+        Some(keep) => count.min(Tokens(keep)),
+        None => count,
+    }
+}

@@ -1,0 +1,36 @@
+//! How many prompt tokens the engine will see.
+//!
+//! Decides: the count of a read request, by the engine's own rules (vLLM 0.32.0: its conversation,
+//! the model's chat template, its tokenizer), or that it cannot be known here.
+//! Reads: [`crate::request::Reading`], the model's tokenizer files. Called by: `proxy`, `cli`, `sim`.
+//!
+//! [`Encoder`] counts and knows no async; [`Counter`] puts it off the I/O threads, bounded, and falls
+//! back to asking the engine ([`Ask`]); [`discover`] finds the files.
+//!
+//! Known limits: images, audio and video are not counted ([`Certainty::AtLeast`]); models whose
+//! engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
+//! their template, and the drift comparison shows where that is not the same.
+
+mod ask;
+mod bounds;
+mod clock;
+mod content_format;
+mod continued;
+mod conversation;
+mod count;
+mod counter;
+pub mod discover;
+mod encoder;
+mod files;
+mod python;
+mod settings;
+mod template;
+mod truth;
+
+pub use ask::{Ask, count_bodies_for_tokenize};
+pub use count::{Certainty, Count, CountError};
+pub use counter::{Counter, SourceInfo};
+pub use encoder::{Encoder, Options};
+pub use files::LoadError;
+pub use settings::{ContentFormat, Settings};
+pub use truth::Truth;

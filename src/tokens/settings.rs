@@ -1,0 +1,77 @@
+//! The room's settings.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// How message contents reach the chat template (vLLM `--chat-template-content-format`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContentFormat {
+    /// Found out from the template, as vLLM does.
+    #[default]
+    Auto,
+    /// As one text: parts are joined with a line break.
+    String,
+    /// As a list of parts.
+    Openai,
+}
+
+/// How prompts are counted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Directory with `tokenizer.json`, or that file. Unset: found from what the engine reports.
+    pub tokenizer: Option<PathBuf>,
+    /// A chat template file in place of the model's: the engine's `--chat-template`.
+    pub chat_template: Option<PathBuf>,
+    /// How contents reach the template: the engine's `--chat-template-content-format`.
+    pub content_format: ContentFormat,
+    /// Variables that every chat template sees: the engine's `--default-chat-template-kwargs`.
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Whether a request's own chat template is rendered: the engine's
+    /// `--trust-request-chat-template`. Off: such requests are not counted, and the engine, unless it
+    /// trusts them too, answers 400.
+    pub trust_request_chat_template: bool,
+    /// Minutes east of UTC of the engine's clock, −1440 to 1440: what `strftime_now` shows.
+    pub utc_offset_minutes: i32,
+    /// Steps that a chat template may take, 10 000 or more; a conversation of 10 000 messages takes
+    /// under 2 million with the templates in use.
+    pub template_fuel: u64,
+    /// Prompts up to this many bytes are counted on the thread that asks, 0 to 65 536.
+    pub inline_bytes: usize,
+    /// Prompts from this many bytes on are counted in a lane of their own, so that short ones pass.
+    pub long_bytes: usize,
+    /// Prompts counted at once in the short lane, 1 to 256; 0: one per processor.
+    pub workers: usize,
+    /// Prompts counted at once in the long lane, 1 to 256; 0: half the processors.
+    pub long_workers: usize,
+    /// Prompts waiting in each lane, 1 or more; a further one is not counted.
+    pub queue: usize,
+    /// Prompts that the engine is asked about at once, where there is no tokenizer; 1 to 64.
+    pub ask_concurrency: usize,
+    /// Seconds that the engine has for an answer, 1 to 60; after them the count is unknown.
+    pub ask_seconds: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            tokenizer: None,
+            chat_template: None,
+            content_format: ContentFormat::Auto,
+            chat_template_kwargs: Map::new(),
+            trust_request_chat_template: false,
+            utc_offset_minutes: 0,
+            template_fuel: 20_000_000,
+            inline_bytes: 2048,
+            long_bytes: 65_536,
+            workers: 0,
+            long_workers: 0,
+            queue: 256,
+            ask_concurrency: 4,
+            ask_seconds: 5,
+        }
+    }
+}
