@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kvgate::admit::{
     Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Signals, decide,
 };
@@ -82,7 +82,8 @@ fn queue(c: &mut Criterion) {
     for i in 0..3000 {
         full.arrive(i, &ask(i), now);
         if i < 1000 {
-            full.books.tokens(i, i * 7 % 190, now + Duration::from_millis(i));
+            full.books.first_token(i, now);
+            full.books.tokens(i, 2 + i * 7 % 190, now + Duration::from_secs(4));
         }
         if full.queued() == 1000 {
             break;
@@ -95,20 +96,15 @@ fn queue(c: &mut Criterion) {
         b.iter(|| black_box(&mut full).advance(later));
     });
     full.arrive(9999, &ask(1), later);
-    full.leave(9999);
+    full.leave(9999, later);
     c.bench_function("an arrival that queues, forecast kept", |b| {
-        b.iter(|| {
-            full.arrive(9999, black_box(&ask(1)), later);
-            full.leave(9999)
-        });
+        let arrive = |mut full: Admission| full.arrive(9999, black_box(&ask(1)), later);
+        b.iter_batched(|| full.clone(), arrive, BatchSize::LargeInput);
     });
-    let mut at = later;
+    let much_later = later + Duration::from_secs(5);
     c.bench_function("an arrival that queues, forecast played anew", |b| {
-        b.iter(|| {
-            at += Duration::from_secs(3);
-            full.arrive(9999, black_box(&ask(1)), at);
-            full.leave(9999)
-        });
+        let arrive = |mut full: Admission| full.arrive(9999, black_box(&ask(1)), much_later);
+        b.iter_batched(|| full.clone(), arrive, BatchSize::LargeInput);
     });
 }
 

@@ -32,7 +32,9 @@ fn read_and_count(c: &mut Criterion) {
         let body = chat(bytes);
         let mut group = c.benchmark_group("request");
         group.throughput(Throughput::Bytes(body.len() as u64)).measurement_time(Duration::from_secs(2));
-        group.bench_with_input(BenchmarkId::new("copy", name), &body, |b, body| b.iter(|| black_box(body.to_vec())));
+        group.bench_with_input(BenchmarkId::new("copy", name), &body, |b, body| {
+            b.iter(|| black_box(body.to_vec()))
+        });
         group.bench_with_input(BenchmarkId::new("read", name), &body, |b, body| {
             b.iter(|| dialect::read(Api::Chat, black_box(body)).unwrap());
         });

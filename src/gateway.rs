@@ -3,6 +3,7 @@
 //! Nothing here decides: it hands receivers and handles to the rooms and keeps their tasks.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +110,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
 
     let (snapshot, hints, changes, watching) = engine::watch::start(&config.engine, client.clone());
     let modes = Modes::new(&config.admit.mode);
-    let gate = Gate::new(&config.admit.gate(), modes.clone());
+    let gate = Gate::new(&config.admit, modes.clone());
     let truth = Arc::new(Truth::default());
     let heart = Heart::default();
     let tasks = TaskTracker::new();
@@ -261,7 +262,7 @@ impl Limits {
     fn of(config: &Config, profile: Option<&Profile>) -> Self {
         let plain = Shape::default();
         let profiled = profile.and_then(|p| p.limit_for(&plain)).map(|limit| limit.get());
-        let configured = config.admit.length.max_prompt_tokens;
+        let configured = config.admit.length.max_prompt_tokens.map(NonZeroU64::get);
         Self {
             prompt: [configured, profiled].into_iter().flatten().min(),
             requests_per_minute: config.admit.rates.requests_per_minute.map_or(0.0, |n| f64::from(n.get())),

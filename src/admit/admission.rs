@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::request::Tokens;
@@ -13,10 +12,12 @@ use super::capacity::{Books, Candidate, CapacitySettings, HeldBy, Outlook, Verdi
 use super::forecast::Forecast;
 use super::queue::{Queue, Waiter};
 use super::rejection::{Rejection, Unavailable};
+use super::settings::QueueSettings;
 use super::signals::Signals;
 
-/// A request is refused on arrival where its predicted wait is over this share of its longest one.
-const ON_ARRIVAL: f64 = 0.95;
+/// A request is refused on arrival where its predicted wait is over this share of its longest one: a
+/// prediction is some 10 % off, and to wait for nothing is worse than to be told at once.
+const ON_ARRIVAL: f64 = 0.85;
 /// And evicted where it is over this multiple of what is left of it.
 const IN_QUEUE: f64 = 1.3;
 /// How often the queue is looked through for those that cannot make it.
@@ -27,24 +28,6 @@ const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mill
 const EARLY: Duration = Duration::from_secs(10);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
-
-/// The queue's bounds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct QueueSettings {
-    /// Requests in the queue at most.
-    pub requests: usize,
-    /// Bytes of their bodies at most.
-    pub bytes: u64,
-    /// Refused clients whose return is remembered at most.
-    pub appointments: usize,
-}
-
-impl Default for QueueSettings {
-    fn default() -> Self {
-        Self { requests: 512, bytes: 256 * 1024 * 1024, appointments: 512 }
-    }
-}
 
 /// What a request asks of the gate.
 #[derive(Debug, Clone, PartialEq)]
@@ -250,8 +233,8 @@ impl Admission {
 
     /// A request leaves: from the queue or from the books, wherever it is; false where it was in
     /// neither (it was evicted, or the engine that held it is gone).
-    pub fn leave(&mut self, id: u64) -> bool {
-        self.books.leave(id) || self.queue.remove(id).is_some()
+    pub fn leave(&mut self, id: u64, now: Instant) -> bool {
+        self.books.leave(id, now) || self.queue.remove(id).is_some()
     }
 
     /// Evicts one request if it still waits: its own clock says that its deadline passed.
@@ -339,7 +322,9 @@ impl Admission {
                 actions.push(Action::Evict { id, why });
             }
         }
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY) {
+        // A look costs some microseconds for each request, under the gate's lock.
+        let every = LOOK_EVERY + Duration::from_micros(500) * (self.books.len() + self.queue.len()) as u32;
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < every) {
             return;
         }
         self.looked = Some(now);

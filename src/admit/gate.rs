@@ -4,32 +4,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::request::Tokens;
 use crate::telemetry::{self, Event};
 
-use super::admission::{Action, Admission, Arrival, Ask, QueueSettings};
-use super::capacity::CapacitySettings;
+use super::admission::{Action, Admission, Arrival, Ask};
 use super::mode::{Mode, Modes, Rule};
 use super::permit::Permit;
 use super::rejection::Rejection;
+use super::settings::Settings;
 use super::signals::Signals;
 
 /// Time between two looks at a queue in which somebody waits.
 const TICK: Duration = Duration::from_millis(25);
-
-/// What the gate goes by.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GateSettings {
-    /// What fits into the engine.
-    pub capacity: CapacitySettings,
-    /// Who may wait.
-    pub queue: QueueSettings,
-}
 
 /// The books at one moment, for the state page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,7 +77,7 @@ impl Gate {
     /// A gate in front of an engine of which nothing is known yet. Obeys `modes` for
     /// [`Rule::Capacity`].
     #[must_use]
-    pub fn new(settings: &GateSettings, modes: Modes) -> Self {
+    pub fn new(settings: &Settings, modes: Modes) -> Self {
         let seed = fastrand::u64(..);
         let state = State {
             admission: Admission::new(settings.capacity.clone(), &settings.queue, seed),
@@ -286,7 +276,7 @@ impl Gate {
         let mut state = self.lock();
         state.wakers.remove(&id);
         state.would.remove(&id);
-        if state.admission.leave(id) {
+        if state.admission.leave(id, now) {
             self.advance(&mut state, now);
             self.told(state);
         }

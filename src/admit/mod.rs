@@ -1,4 +1,15 @@
 //! Whether, and when, a request may go to the engine.
+//!
+//! Decides: prompt length ([`length::check`]), a tenant's rate ([`Rates`]), and room in the engine
+//! ([`Gate`]); each by its [`Mode`]. Reads: a request's count and shape, and [`Signals`] that
+//! `gateway.rs` makes of each scrape. Called by: `proxy` for each request, `gateway` for signals,
+//! deaths and ticks, `operate` for the state.
+//!
+//! The decision is apart from the mechanism. [`decide`] says by the [`Books`] alone whether a
+//! request fits; [`Admission`] is queue, books and forecast as one state machine with time handed
+//! in; [`Gate`] puts it behind a lock, with wakers and [`Permit`]s. Everything up to [`Gate`] runs
+//! in virtual time, against a simulated engine, in `tests/`.
+
 mod admission;
 mod appointments;
 mod capacity;
@@ -15,11 +26,11 @@ mod rejection;
 mod settings;
 mod signals;
 
-pub use admission::{Action, Admission, Arrival, Ask, QueueSettings};
+pub use admission::{Action, Admission, Arrival, Ask};
 pub use capacity::{
     Books, Candidate, CapacitySettings, Flight, HeldBy, Job, Outlook, Room, Timeline, Verdict, Why, decide,
 };
-pub use gate::{Gate, GateSettings, GateState};
+pub use gate::{Gate, GateState};
 pub use length::{Certainty, Count, Limits};
 pub use mode::{Mode, ModeSettings, Modes, Rule};
 pub use permit::Permit;
@@ -27,7 +38,7 @@ pub use predict::Predictor;
 pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};
 pub use rejection::{LimitSource, Rejection, Unavailable};
-pub use settings::{LengthSettings, OutputRule, Settings, WaitSettings};
+pub use settings::{LengthSettings, OutputRule, QueueSettings, Settings};
 pub use signals::Signals;
 
 #[cfg(test)]

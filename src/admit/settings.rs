@@ -1,97 +1,96 @@
-//! The room's settings, composed of those of its rules.
+//! What this room goes by.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::gate::GateSettings;
-use super::{CapacitySettings, ModeSettings, QueueSettings, RateSettings};
+use super::capacity::CapacitySettings;
+use super::mode::ModeSettings;
+use super::rate::RateSettings;
 
-/// Limits, queue and modes.
+/// The settings of admission.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// The mode of each rule.
+    /// What each rule does with its verdict.
     pub mode: ModeSettings,
-    /// How long prompts may be.
+    /// Prompt length.
     pub length: LengthSettings,
-    /// Requests per minute of one tenant.
+    /// Requests per minute of a tenant.
     pub rates: RateSettings,
     /// What fits into the engine.
     pub capacity: CapacitySettings,
     /// Who may wait.
     pub queue: QueueSettings,
-    /// How long they may.
-    pub wait: WaitSettings,
 }
 
-/// What becomes of a request whose prompt and asked output together are over the context length.
+/// What becomes of prompt and asked output together over the context length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "lowercase")]
 pub enum OutputRule {
-    /// It passes: vLLM cuts the output silently.
+    /// It passes, and the engine cuts the output (as vLLM does).
     #[default]
     Cut,
     /// It is refused.
     Strict,
 }
 
-/// How long prompts may be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The length rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LengthSettings {
-    /// Longest prompt, tokens; absent means the engine's own limit alone.
-    pub max_prompt_tokens: Option<u64>,
-    /// Status of `context_length_exceeded`: 413, or 400 for strict OpenAI compatibility.
-    pub status: u16,
-    /// `cut` or `strict`.
+    /// Tokens of the longest prompt that passes, at least 1, beside the engine's own limit; absent
+    /// means that only the engine's and the profile's hold.
+    pub max_prompt_tokens: Option<NonZeroU64>,
+    /// What becomes of prompt + asked output over the context length: `cut` or `strict`.
     pub output: OutputRule,
+    /// HTTP status of `context_length_exceeded`: 413, or 400 for strict OpenAI compatibility.
+    pub status: u16,
     /// Profile file: `max_prompt_tokens` for each shape class.
     pub profile: Option<PathBuf>,
 }
 
 impl Default for LengthSettings {
     fn default() -> Self {
-        Self { max_prompt_tokens: None, status: 413, output: OutputRule::Cut, profile: None }
+        Self { max_prompt_tokens: None, output: OutputRule::Cut, status: 413, profile: None }
     }
 }
 
-/// How long a request may wait in the queue.
+/// The queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct WaitSettings {
-    /// Seconds, where the request does not say (`x-kvgate-max-wait`); half the client's own timeout is
-    /// taken where that is shorter. 0 to 86,400.
-    pub max_seconds: f64,
-    /// Seconds that a request may ask for at most. 0 to 86,400.
-    pub most_seconds: f64,
+pub struct QueueSettings {
+    /// Requests in the queue at most; 0 makes every one that does not fit a 429.
+    pub requests: usize,
+    /// Bytes of their bodies at most (one request may always wait).
+    pub bytes: u64,
+    /// Seconds that a request waits at most where the client asked for no other time, 0–86,400.
+    pub max_wait_seconds: f64,
+    /// Refused clients whose return is remembered at most, at least 1.
+    pub appointments: usize,
 }
 
-impl Default for WaitSettings {
+impl Default for QueueSettings {
     fn default() -> Self {
-        Self { max_seconds: 60.0, most_seconds: 3600.0 }
+        Self { requests: 512, bytes: 256 * 1024 * 1024, max_wait_seconds: 60.0, appointments: 512 }
     }
 }
 
-impl WaitSettings {
-    /// How long a request may wait that asks for `asked`, of a client that gives up after `patience`.
+impl QueueSettings {
+    /// How long a request may wait: what it asks for, else the smaller of the configured time and
+    /// half of the client's known patience.
     #[must_use]
-    pub fn of(&self, asked: Option<Duration>, patience: Option<Duration>) -> Duration {
-        let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
-        let usual = seconds(self.max_seconds);
-        let usual = patience.map_or(usual, |p| usual.min(p / 2));
-        asked.map_or(usual, |a| a.min(seconds(self.most_seconds)))
+    pub fn wait(&self, asked: Option<Duration>, patience: Option<Duration>) -> Duration {
+        let configured = self.max_wait_seconds;
+        let configured = if configured.is_finite() { configured.clamp(0.0, 86_400.0) } else { 60.0 };
+        let configured = Duration::from_secs_f64(configured);
+        asked.unwrap_or_else(|| patience.map_or(configured, |patience| configured.min(patience / 2)))
     }
 }
 
 impl Settings {
-    /// What the gate goes by.
-    #[must_use]
-    pub fn gate(&self) -> GateSettings {
-        GateSettings { capacity: self.capacity.clone(), queue: self.queue.clone() }
-    }
-
     /// What is wrong with the settings: key, value, range.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -101,14 +100,10 @@ impl Settings {
                 found.push(text);
             }
         };
-        let (length, capacity, queue, wait) = (&self.length, &self.capacity, &self.queue, &self.wait);
+        let (length, capacity, queue) = (&self.length, &self.capacity, &self.queue);
         must(
             matches!(length.status, 400 | 413),
             format!("admit.length.status = {}: must be 413 or 400", length.status),
-        );
-        must(
-            length.max_prompt_tokens != Some(0),
-            "admit.length.max_prompt_tokens = 0: must be at least 1".to_owned(),
         );
         for (key, value) in
             [("output_quantile", capacity.output_quantile), ("pool_share", capacity.pool_share)]
@@ -125,12 +120,8 @@ impl Settings {
             must(value > 0, format!("admit.capacity.{key} = 0: must be at least 1"));
         }
         must(queue.requests <= 100_000, format!("admit.queue.requests = {}: at most 100000", queue.requests));
-        for (key, value) in [("max_seconds", wait.max_seconds), ("most_seconds", wait.most_seconds)] {
-            must(
-                (0.0..=86_400.0).contains(&value),
-                format!("admit.wait.{key} = {value}: must be between 0 and 86400"),
-            );
-        }
+        let wait = queue.max_wait_seconds;
+        must((0.0..=86_400.0).contains(&wait), format!("admit.queue.max_wait_seconds = {wait}: 0 to 86400"));
         must(self.rates.max_tenants > 0, "admit.rates.max_tenants = 0: must be at least 1".to_owned());
         found
     }
@@ -141,13 +132,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_the_shortest_of_what_is_known_unless_it_is_asked_for() {
-        let wait = WaitSettings::default();
+    fn a_request_waits_as_it_asks_or_half_of_its_patience() {
+        let queue = QueueSettings::default();
         let s = Duration::from_secs;
-        assert_eq!(wait.of(None, None), s(60));
-        assert_eq!(wait.of(None, Some(s(20))), s(10));
-        assert_eq!(wait.of(None, Some(s(600))), s(60));
-        assert_eq!(wait.of(Some(s(300)), Some(s(20))), s(300));
-        assert_eq!(wait.of(Some(s(999_999)), None), s(3600));
+        assert_eq!(queue.wait(None, None), s(60));
+        assert_eq!(queue.wait(None, Some(s(600))), s(60));
+        assert_eq!(queue.wait(None, Some(s(30))), s(15));
+        assert_eq!(queue.wait(Some(s(600)), Some(s(30))), s(600));
+    }
+
+    #[test]
+    fn the_settings_survive_a_round_and_refuse_unknown_keys() {
+        let text = toml::to_string(&Settings::default()).unwrap();
+        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), Settings::default());
+        assert!(toml::from_str::<Settings>("[queue]\nrequest = 1").is_err());
     }
 }

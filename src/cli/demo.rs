@@ -58,7 +58,7 @@ fn configuration(args: &Args, url: String, state: PathBuf) -> Config {
     config.proxy.listen = args.listen;
     config.operate.listen = args.admin;
     config.ledger.state_dir = Some(state);
-    config.admit.wait.max_seconds = 4.0;
+    config.admit.queue.max_wait_seconds = 4.0;
     // The scenes tell the story; the log only what goes wrong.
     config.telemetry.level = "warn".to_owned();
     config

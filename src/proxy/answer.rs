@@ -50,6 +50,8 @@ pub struct AnswerBody {
     sequences: u64,
     finished: u64,
     done: bool,
+    /// The engine reported an error of the request's own, which ends an answer as well.
+    failed: bool,
     stall: Option<Stall>,
     forward: Option<Arc<Forward>>,
     /// The connection to the client must be cut: the answer cannot be completed.
@@ -124,6 +126,7 @@ impl AnswerBody {
             record,
             finished: 0,
             done: false,
+            failed: false,
             stall: None,
             forward: None,
             cut: false,
@@ -185,6 +188,7 @@ impl AnswerBody {
         self.finished += seen.finished;
         self.done |= seen.done;
         self.record.pieces(seen.pieces, seen.usage);
+        self.failed |= seen.error;
         if seen.error {
             self.record.outcome(Outcome::EngineError);
         }
@@ -231,7 +235,8 @@ impl AnswerBody {
                 let rest = splitter.rest();
                 let last = rest.concat();
                 self.done |= last.trim_ascii() == b"data: [DONE]";
-                let whole = self.done || self.finished >= self.sequences || !self.record.is_prompt();
+                let ended = self.done || self.failed || self.finished >= self.sequences;
+                let whole = ended || !self.record.is_prompt();
                 if whole {
                     self.out.extend(rest);
                 }

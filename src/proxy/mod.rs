@@ -10,10 +10,12 @@ mod body;
 pub mod events;
 mod forward;
 mod headers;
+mod hold;
 mod pipeline;
 mod pool;
 mod record;
 mod respond;
+mod rules;
 mod settings;
 
 pub use accept::serve;

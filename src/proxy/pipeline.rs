@@ -3,31 +3,29 @@
 //! Each step takes the type that the step before made, so that nothing unadmitted can be forwarded:
 //! [`Arrived`] → [`Read`] → [`Counted`] → [`Admitted`] → [`Sent`] → the answer.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Either, Full};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::answer::{AnswerBody, Opening, Upstream};
+use super::answer::AnswerBody;
 use super::body::{Bodies, Held};
 use super::forward::{Answer, Failure, Forward, Head};
 use super::pool::Outgoing;
 use super::record::{About, Proven, Record};
 use super::respond::{self, Ids, Refusal};
-use super::{Settings, UnknownPaths, accept, events, headers};
-use crate::admit::{Ask, Gate, Limits, Mode, Modes, OutputRule, Profile, Rates, Rejection, Rule, length};
-use crate::engine::dialect::vllm::said;
-use crate::engine::{Hint, Said, Snapshot};
+use super::{Settings, UnknownPaths, accept, headers, rules};
+use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
+use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
-    self, Api, Client, ClientId, Outcome, Prompt, Reading, RequestId, Route, Shape, TenantKey, Tokens,
+    self, Api, Client, ClientId, Prompt, Reading, RequestId, Route, Shape, TenantKey, Tokens,
 };
 use crate::telemetry::{self, Event};
 use crate::tokens::{self, Count, CountError, Counter, Truth};
@@ -62,18 +60,15 @@ pub struct Parts {
     pub truth: Arc<Truth>,
 }
 
-/// When to come back after the engine itself said that it is full: its queue drains in seconds.
-const BUSY: Duration = Duration::from_secs(2);
-
 /// What goes out: the engine's answer, or a refusal.
 pub type OutBody = Either<AnswerBody, Full<Bytes>>;
 
 /// The path of every request.
 pub struct Pipeline {
-    parts: Parts,
+    pub(super) parts: Parts,
     proven: Arc<Proven>,
     edge: tower::limit::GlobalConcurrencyLimitLayer,
-    too_long: StatusCode,
+    pub(super) too_long: StatusCode,
 }
 
 /// A request whose head was read.
@@ -112,9 +107,9 @@ struct Admitted {
 }
 
 /// A request that the engine answers.
-struct Sent {
-    answer: Answer,
-    record: Record,
+pub(super) struct Sent {
+    pub(super) answer: Answer,
+    pub(super) record: Record,
 }
 
 impl Pipeline {
@@ -149,7 +144,7 @@ impl Pipeline {
                 if let Some(unread) = unread {
                     self.parts.bodies.linger(&head.headers, unread);
                 }
-                record.refused(&wire, outcome_of(&refusal));
+                record.refused(&wire, refusal.outcome());
                 response.map(|text| Either::Right(Full::new(text)))
             }
         }
@@ -281,7 +276,7 @@ impl Pipeline {
     async fn count(&self, read: Read) -> Result<Counted, Box<Refused>> {
         let Some(reading) = &read.reading else { return Ok(Counted { read, count: None }) };
         let limits = self.limits(&reading.shape, read.arrived.record.about.api);
-        match self.parts.counter.count(reading, smallest(&limits)).await {
+        match self.parts.counter.count(reading, rules::smallest(&limits)).await {
             Ok(count) => {
                 // `truncate_prompt_tokens: -1` keeps as many as fit beside one token of output.
                 let fitting = limits.engine.filter(|_| reading.truncate == Some(-1));
@@ -321,7 +316,7 @@ impl Pipeline {
             sequences: shape.sequences(),
             stream: shape.stream,
             body_bytes: if let Body::Held(held) = &body { held.bytes.len() as u64 } else { 0 },
-            max_wait: self.parts.admit.wait.of(client.max_wait, client.patience),
+            max_wait: self.parts.admit.queue.wait(client.max_wait, client.patience),
         };
         match self.parts.gate.admit(ask).await {
             Ok(permit) => {
@@ -330,57 +325,6 @@ impl Pipeline {
                 Ok(Admitted { head, record, body, reserved, shape: Some(shape) })
             }
             Err(rejection) => Err(record.turned_away(rejection)),
-        }
-    }
-
-    /// The rules that need no waiting: requests per minute, then length.
-    fn within_limits(
-        &self,
-        shape: &Shape,
-        count: Option<&Count>,
-        client: &Client,
-        record: &mut Record,
-    ) -> Result<(), Refusal> {
-        if self.parts.modes.get(Rule::Rates) != Mode::Off {
-            let verdict = self.parts.rates.check(&client.tenant).map(|_| ()).map_err(Refusal::from);
-            self.judge(Rule::Rates, verdict, record)?;
-        }
-        if let Some(count) = count
-            && self.parts.modes.get(Rule::Length) != Mode::Off
-        {
-            let limits = self.limits(shape, record.about.api);
-            let verdict = length::check(&limits, &for_length(count), shape).map_err(Refusal::from);
-            self.judge(Rule::Length, verdict, record)?;
-        }
-        Ok(())
-    }
-
-    /// What a rule's mode makes of its verdict.
-    fn judge(&self, rule: Rule, verdict: Result<(), Refusal>, record: &mut Record) -> Result<(), Refusal> {
-        match (verdict, self.parts.modes.get(rule)) {
-            (Ok(()), _) | (Err(_), Mode::Off) => Ok(()),
-            (Err(refusal), Mode::Shadow) => {
-                record.would_refuse(refusal.wire(self.too_long).reason);
-                Ok(())
-            }
-            (Err(refusal), Mode::Enforce) => Err(refusal),
-        }
-    }
-
-    /// The length limits for a request of this shape.
-    fn limits(&self, shape: &Shape, api: Api) -> Limits {
-        let snapshot = self.parts.snapshot.borrow();
-        let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
-        let model = snapshot.facts.model(shape.model.as_deref());
-        let settings = &self.parts.admit;
-        Limits {
-            engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
-            configured: settings.length.max_prompt_tokens.map(Tokens),
-            profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
-            pool: pool.map(|p| p.ceiling()),
-            pool_certain: pool.is_some(),
-            drift_margin: self.parts.truth.margin(api),
-            strict_output: settings.length.output == OutputRule::Strict,
         }
     }
 
@@ -405,104 +349,6 @@ impl Pipeline {
             }
             Err(failure) => Err(record.turned_away(failure)),
         }
-    }
-
-    /// Holds the answer's head until it is known to be one, then passes the answer on.
-    async fn hold(&self, sent: Sent) -> Result<Response<AnswerBody>, Box<Refused>> {
-        let Sent { answer: Answer { response, lease }, mut record } = sent;
-        let (parts, body) = response.into_parts();
-        record.status(parts.status.as_u16());
-        if parts.status.is_client_error() || parts.status.is_server_error() {
-            record.outcome(Outcome::EngineError);
-        }
-        let upstream = Upstream { body, lease };
-        if !record.is_prompt() {
-            let body = AnswerBody::opaque(VecDeque::new(), upstream, record);
-            return Ok(Response::from_parts(parts, body));
-        }
-        if is_event_stream(&parts.headers) {
-            self.hold_stream(parts, upstream, record).await
-        } else {
-            self.collect(parts, upstream, record).await
-        }
-    }
-
-    /// A stream: its head is held until the first complete event, which may still be an error.
-    async fn hold_stream(
-        &self,
-        mut parts: http::response::Parts,
-        upstream: Upstream,
-        record: Record,
-    ) -> Result<Response<AnswerBody>, Box<Refused>> {
-        let settings = &self.parts.settings;
-        let stall = Duration::from_secs_f64(settings.stall_timeout_seconds);
-        let mut body = AnswerBody::events(upstream, settings.held_event_bytes, stall, record)
-            .telling(Arc::clone(&self.parts.forward));
-        match body.first_event().await {
-            Opening::Begun => {
-                parts.headers.remove(header::CONTENT_LENGTH);
-                Ok(Response::from_parts(parts, body))
-            }
-            Opening::Dead => Err(self.crashed(body.into_record(), Hint::DeadAnswer)),
-            Opening::Busy => Err(body.into_record().turned_away(self.busy())),
-            Opening::Ended => Err(self.crashed(body.into_record(), Hint::Reset { reused: false })),
-        }
-    }
-
-    /// A plain answer: collected, so that a death inside it is a clean 503; a large one is passed on.
-    async fn collect(
-        &self,
-        parts: http::response::Parts,
-        mut upstream: Upstream,
-        mut record: Record,
-    ) -> Result<Response<AnswerBody>, Box<Refused>> {
-        let mut chunks: VecDeque<Bytes> = VecDeque::new();
-        let mut size = 0;
-        loop {
-            match upstream.body.frame().await {
-                Some(Ok(frame)) => {
-                    let Ok(data) = frame.into_data() else { continue };
-                    size += data.len();
-                    chunks.push_back(data);
-                    if size > self.parts.settings.collect_bytes {
-                        let body = AnswerBody::opaque(chunks, upstream, record);
-                        return Ok(Response::from_parts(parts, body));
-                    }
-                }
-                Some(Err(_)) => return Err(self.crashed(record, Hint::Reset { reused: false })),
-                None => break,
-            }
-        }
-        upstream.lease.release();
-        let whole = if chunks.len() == 1 {
-            chunks.pop_front().unwrap_or_default()
-        } else {
-            Bytes::from(Vec::from(chunks).concat())
-        };
-        match self.verdict(parts.status, &whole) {
-            Some(Said::Dead) => return Err(self.crashed(record, Hint::DeadAnswer)),
-            Some(Said::Busy) => return Err(record.turned_away(self.busy())),
-            Some(Said::Other) | None => {}
-        }
-        if parts.status.is_success() {
-            record.whole_answer(events::usage(&whole));
-        }
-        record.engine_done();
-        Ok(Response::from_parts(parts, AnswerBody::whole(whole, record)))
-    }
-
-    fn verdict(&self, status: StatusCode, body: &[u8]) -> Option<Said> {
-        status.is_server_error().then(|| said(status.as_u16(), body))
-    }
-
-    fn crashed(&self, record: Record, hint: Hint) -> Box<Refused> {
-        self.parts.forward.hint(hint);
-        let (retry_after, suspect) = (self.parts.forward.retry_after(), record.suspect());
-        record.turned_away(Failure::Crashed { retry_after, suspect })
-    }
-
-    fn busy(&self) -> Failure {
-        Failure::Busy { retry_after: BUSY }
     }
 
     /// The shared limit on requests before their answer's head.
@@ -534,7 +380,7 @@ pub struct Refused {
 }
 
 impl Record {
-    fn turned_away(self, refusal: impl Into<Refusal>) -> Box<Refused> {
+    pub(super) fn turned_away(self, refusal: impl Into<Refusal>) -> Box<Refused> {
         Box::new(Refused { refusal: refusal.into(), record: self })
     }
 }
@@ -545,50 +391,11 @@ fn ids(ours: &RequestId, client: Option<&ClientId>) -> Ids {
     Ids { ours: value(ours.as_str()), shown: value(client.map_or(ours.as_str(), ClientId::as_str)) }
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
-}
-
-/// The smallest limit: counting may stop beyond it.
-fn smallest(limits: &Limits) -> Option<Tokens> {
-    let all = [limits.engine, limits.configured, limits.profiled];
-    all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
-}
-
-/// The count in the words of the length rule.
-fn for_length(count: &Count) -> length::Count {
-    let certain = match count.certain {
-        tokens::Certainty::Exact => length::Certainty::Exact,
-        tokens::Certainty::AtLeast => length::Certainty::AtLeast,
-        tokens::Certainty::Unknown => length::Certainty::Unknown,
-    };
-    length::Count { total: count.total, longest: count.longest, certain }
-}
-
 /// A rough size where nobody counted: ids are exact, text has about four bytes a token.
 fn guess(prompt: &Prompt, body: &Body) -> Tokens {
     const BYTES_PER_TOKEN: u64 = 4;
     match (prompt, body) {
         (_, Body::Held(held)) => Tokens(held.bytes.len() as u64 / BYTES_PER_TOKEN),
         (_, Body::Streamed(_)) => Tokens::ZERO,
-    }
-}
-
-/// How a refused request ended, for ledger and metrics.
-fn outcome_of(refusal: &Refusal) -> Outcome {
-    match refusal {
-        Refusal::Admission(rejection) if rejection.was_queued() => Outcome::Evicted,
-        Refusal::Engine(failure) => match failure {
-            Failure::Unreachable { .. } => Outcome::EngineUnavailable,
-            Failure::Busy { .. } => Outcome::EngineError,
-            Failure::Crashed { .. } => Outcome::EngineCrashed,
-            Failure::Timeout { .. } => Outcome::Timeout,
-        },
-        Refusal::Admission(_)
-        | Refusal::Body(_)
-        | Refusal::Read(_)
-        | Refusal::Unsupported(_)
-        | Refusal::Closed { .. }
-        | Refusal::Unknown { .. } => Outcome::Rejected,
     }
 }

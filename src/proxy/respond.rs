@@ -11,7 +11,7 @@ use super::body::BodyError;
 use super::forward::Failure;
 use super::headers;
 use crate::admit::Rejection;
-use crate::request::ReadError;
+use crate::request::{Outcome, ReadError};
 
 /// Why a client gets an answer of kvgate's own.
 #[derive(Debug, thiserror::Error)]
@@ -186,6 +186,28 @@ fn message(refusal: &Refusal) -> String {
         "This model's maximum context length is {context} tokens. However, {refusal}. \
          Your input exceeds the context window of this model; please shorten it."
     )
+}
+
+impl Refusal {
+    /// How the refused request ended, for ledger and metrics.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Admission(rejection) if rejection.was_queued() => Outcome::Evicted,
+            Self::Engine(failure) => match failure {
+                Failure::Unreachable { .. } => Outcome::EngineUnavailable,
+                Failure::Busy { .. } => Outcome::EngineError,
+                Failure::Crashed { .. } => Outcome::EngineCrashed,
+                Failure::Timeout { .. } => Outcome::Timeout,
+            },
+            Self::Admission(_)
+            | Self::Body(_)
+            | Self::Read(_)
+            | Self::Unsupported(_)
+            | Self::Closed { .. }
+            | Self::Unknown { .. } => Outcome::Rejected,
+        }
+    }
 }
 
 /// What goes out with every refusal.

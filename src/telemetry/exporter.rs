@@ -1,5 +1,7 @@
 //! The Prometheus text of all metrics.
 
+use std::sync::{Mutex, PoisonError};
+
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -43,15 +45,17 @@ impl Exporter {
     /// # Errors
     /// Where another recorder was installed by somebody else.
     pub fn install() -> Result<Self, BuildError> {
-        static INSTALLED: std::sync::OnceLock<PrometheusHandle> = std::sync::OnceLock::new();
-        if let Some(handle) = INSTALLED.get() {
+        static INSTALLED: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+        // Held to the end: of two gateways that start at once, one installs.
+        let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = installed.as_ref() {
             return Ok(Self(handle.clone()));
         }
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)?
             .set_buckets_for_metric(Matcher::Suffix("_tokens".to_owned()), TOKENS)?;
         let handle = builder.install_recorder()?;
-        let handle = INSTALLED.get_or_init(|| handle).clone();
+        *installed = Some(handle.clone());
         describe();
         Ok(Self(handle))
     }

@@ -1,6 +1,9 @@
 //! The gateway from outside: one test binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 mod journal;
 mod rooms;
+mod streaming;
+mod support;
 mod tokens;

@@ -9,7 +9,7 @@ use crate::request::Tokens;
 
 use super::CapacitySettings;
 use super::measured::{Believed, Measured};
-use super::pace::Pace;
+use super::pace::{Began, Pace};
 use super::seats::{Look, Seats};
 use super::timeline::Job;
 
@@ -51,6 +51,14 @@ pub struct Flight {
     pub first: Option<Instant>,
     /// When its last token came.
     last: Option<Instant>,
+    /// The engine's steps when it was admitted.
+    clock: Option<f64>,
+}
+
+impl Flight {
+    const fn began(&self) -> Began {
+        Began { at: self.admitted, clock: self.clock }
+    }
 }
 
 /// All that is known of the engine's load.
@@ -68,6 +76,9 @@ pub struct Books {
     pub(super) pool: Option<(u64, u64)>,
     pub(super) ranks: u64,
     taken: Option<Instant>,
+    /// Sequence-seconds in flight since the last scrape, up to a moment.
+    occupied: f64,
+    occupied_at: Option<Instant>,
 }
 
 impl Books {
@@ -85,6 +96,8 @@ impl Books {
             pool: None,
             ranks: 1,
             taken: None,
+            occupied: 0.0,
+            occupied_at: None,
         }
     }
 
@@ -138,7 +151,9 @@ impl Books {
 
     /// A request goes to the engine.
     pub fn admit(&mut self, id: u64, asked: Candidate, now: Instant) {
-        let flight = Flight { asked, generated: 0, admitted: now, first: None, last: None };
+        self.occupy(now);
+        let clock = self.pace.clock(now);
+        let flight = Flight { asked, generated: 0, admitted: now, first: None, last: None, clock };
         self.flights.insert(id, flight);
     }
 
@@ -155,13 +170,15 @@ impl Books {
 
     /// It has generated `total` tokens over all its sequences.
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
+        let begins = self.flights.get(&id).is_some_and(|flight| flight.first.is_none());
         self.first_token(id, now);
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let each = (total / flight.asked.sequences).min(MOST_TOKENS);
         if each <= flight.generated {
             return;
         }
-        if let Some(last) = flight.last {
+        // What comes with the first token says nothing of the gap between two.
+        if let Some(last) = flight.last.filter(|_| !begins) {
             self.pace.streamed(each - flight.generated, now.saturating_duration_since(last), now);
         }
         let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
@@ -180,12 +197,13 @@ impl Books {
         let Some(flight) = self.flights.get(&id) else { return };
         let each = output / flight.asked.sequences;
         if each > 0 && !flight.asked.stream {
-            self.pace.completed_plain(each, now.saturating_duration_since(flight.admitted), now);
+            self.pace.completed_plain(each, &flight.began(), now);
         }
     }
 
     /// It is no longer in the engine; false if it was not in the books.
-    pub fn leave(&mut self, id: u64) -> bool {
+    pub fn leave(&mut self, id: u64, now: Instant) -> bool {
+        self.occupy(now);
         let Some(flight) = self.flights.swap_remove(&id) else { return false };
         self.seats.finished(flight.asked.sequences);
         true
@@ -210,8 +228,13 @@ impl Books {
         if !signals.fresh || self.taken.is_some_and(|before| taken <= before) {
             return;
         }
-        self.taken = Some(taken);
-        self.pace.scraped(signals.running, signals.generation_rate, now);
+        self.occupy(now);
+        let since = self.taken.replace(taken).map(|before| taken.saturating_duration_since(before));
+        let occupied = std::mem::take(&mut self.occupied);
+        // Ours is all that runs, and all of it runs.
+        let all = signals.waiting < 1.0 && (signals.running - self.sequences() as f64).abs() < 0.5;
+        let mean = since.filter(|_| all).map(|since| occupied / since.as_secs_f64());
+        self.pace.scraped(signals.running, mean, signals.generation_rate, now);
         if let Some((tokens, block)) = self.pool {
             let believed = self.believed(taken, now, block);
             self.measured.looked(signals, tokens / block, believed);
@@ -231,6 +254,13 @@ impl Books {
             taken,
         };
         self.seats.looked(look);
+    }
+
+    /// Counts the sequence-seconds up to now.
+    fn occupy(&mut self, now: Instant) {
+        if let Some(before) = self.occupied_at.replace(now) {
+            self.occupied += self.sequences() as f64 * now.saturating_duration_since(before).as_secs_f64();
+        }
     }
 
     /// Whether the engine had KV room for the largest prompt in flight and a block for each sequence.
@@ -271,9 +301,10 @@ impl Books {
             let ahead = if flight.first.is_some() { self.settings.slack_steps } else { 0 };
             return (flight.generated, (flight.generated + ahead).min(total));
         }
-        let elapsed = now.saturating_duration_since(flight.admitted);
-        let Some((least, most)) = self.pace.progress(elapsed, now) else { return (flight.generated, total) };
-        let most = most as u64 + self.settings.slack_steps;
+        let Some((least, most)) = self.pace.progress(&flight.began(), now) else {
+            return (flight.generated, total);
+        };
+        let most = (most as u64).saturating_add(self.settings.slack_steps);
         ((least as u64).min(total).max(flight.generated), most.min(total).max(flight.generated))
     }
 

@@ -4,8 +4,8 @@ use tokio::time::Instant;
 
 use crate::admit::signals::Signals;
 
-use super::books::{Books, Candidate};
-use super::timeline::{Room, Timeline};
+use super::books::{Books, Candidate, Flight};
+use super::timeline::{Job, Room, Timeline};
 
 /// Blocks of a pool whose size is unknown: never the limit.
 const ENDLESS: u64 = u64::MAX / 4;
@@ -91,7 +91,7 @@ impl Outlook {
         let measured = &books.measured;
         let share = books.settings.pool_share.clamp(0.1, 1.0) * measured.trust;
         let usable = if pool_known { (tokens / block) as f64 * share } else { ENDLESS as f64 };
-        let jobs: Vec<_> = books.flights.values().map(|flight| books.job(flight, now, likely)).collect();
+        let jobs = jobs(books, now, likely);
         let alive = jobs.iter().filter(|job| job.measured).map(|job| job.sequences).sum();
         let most = if signals.fresh && !likely {
             books.seats.most(now, |taken| books.begun(taken))
@@ -157,6 +157,34 @@ impl Outlook {
     pub fn earliest(&self, candidate: &Candidate, from: u64) -> u64 {
         self.timeline.earliest(&candidate.job(self.slack, self.likely), from, &self.room)
     }
+}
+
+/// The jobs in flight.
+///
+/// A stream that has not begun may wait for a seat in the engine: the first of them until the first
+/// of those that run has ended, the next until the second. It then holds as much as if it had begun
+/// now, for as long as if it had begun then.
+fn jobs(books: &Books, now: Instant, likely: bool) -> Vec<Job> {
+    let waits = |flight: &Flight| flight.asked.stream && flight.first.is_none();
+    let mut jobs = Vec::with_capacity(books.flights.len());
+    let mut waiting = Vec::new();
+    for flight in books.flights.values() {
+        if waits(flight) {
+            waiting.push((flight.admitted, jobs.len()));
+        }
+        jobs.push(books.job(flight, now, likely));
+    }
+    if !waiting.is_empty() && waiting.len() < jobs.len() && !likely {
+        waiting.sort_unstable();
+        let running = books.flights.values().zip(&jobs).filter(|(flight, _)| !waits(flight));
+        let mut ends: Vec<u64> = running.map(|(_, job)| job.end).collect();
+        ends.sort_unstable();
+        for (rank, (_, place)) in waiting.into_iter().enumerate() {
+            let begins = ends[rank.min(ends.len() - 1)];
+            jobs[place].end = jobs[place].end.saturating_add(begins);
+        }
+    }
+    jobs
 }
 
 /// What is still shared when of `sharers` sequences `alive` are left.

@@ -56,10 +56,23 @@ pub struct Pace {
     lead: Mean,
     /// Requests running at the scrape before.
     running: Option<f64>,
+    /// Steps that the engine has made up to a moment, summed over the scrapes: what varies from one
+    /// to the next averages out over the life of an answer.
+    clock: f64,
+    clock_at: Option<Instant>,
     /// Tokens that the pace said over tokens that came, of plain answers; and its deviation.
     ratio: Mean,
     deviation: Mean,
     proofs: u32,
+}
+
+/// When an answer began, by tokio's clock and by the engine's.
+#[derive(Debug, Clone, Copy)]
+pub struct Began {
+    /// When it was admitted.
+    pub at: Instant,
+    /// [`Pace::clock`] then.
+    pub clock: Option<f64>,
 }
 
 impl Pace {
@@ -71,50 +84,73 @@ impl Pace {
         }
     }
 
-    /// The engine's own counter: `running` requests generated `rate` tokens per second together.
-    pub fn scraped(&mut self, running: f64, rate: Option<f64>, now: Instant) {
-        // The rate is over the time between two scrapes, the running of one moment: they belong
-        // together where the running did not change. Else the pace is rather taken for too slow.
-        let before = self.running.unwrap_or(running);
-        let gain = if running == before { 0.3 } else { 0.05 };
-        let mean = running.max(before);
-        self.running = Some(running);
-        if let Some(rate) = rate.filter(|rate| *rate > 0.0 && mean >= 1.0) {
+    /// The engine's own counter: all running requests generated `rate` tokens per second together
+    /// since the scrape before. `mean` is how many ran in that time, where our own books know it.
+    pub fn scraped(&mut self, running: f64, mean: Option<f64>, rate: Option<f64>, now: Instant) {
+        let before = self.running.replace(running).unwrap_or(running);
+        // Else there are the numbers of two moments: where they differ much, the pace is rather taken
+        // for too slow.
+        let little = (running - before).abs() <= 1.0 + 0.1 * before && before >= 1.0;
+        let between = if little { f64::midpoint(running, before) } else { running.max(before) };
+        let gain = if mean.is_some() || running == before { 0.3 } else { 0.05 };
+        let mean = mean.unwrap_or(between);
+        let rate = rate.filter(|rate| *rate > 0.0 && mean >= 0.5);
+        if let Some(rate) = rate {
             self.scrape.take(mean / rate, gain, now);
         }
+        let each = rate.map(|rate| rate / mean).or_else(|| Some(1.0 / self.step(now)?));
+        if let (Some(each), Some(before)) = (each.filter(|each| each.is_finite()), self.clock_at) {
+            self.clock += each * now.saturating_duration_since(before).as_secs_f64();
+        }
+        self.clock_at = Some(now);
     }
 
-    /// A plain answer of `tokens` per sequence took `elapsed` in the engine.
-    pub fn completed_plain(&mut self, tokens: u64, elapsed: Duration, now: Instant) {
+    /// Steps that the engine has made since some beginning; `None` before the first scrape.
+    #[must_use]
+    pub fn clock(&self, now: Instant) -> Option<f64> {
+        let since = now.saturating_duration_since(self.clock_at?).as_secs_f64();
+        Some(self.clock + self.step(now).map_or(0.0, |step| since / step))
+    }
+
+    /// A plain answer of `tokens` per sequence, in the engine since `began`, ended.
+    pub fn completed_plain(&mut self, tokens: u64, began: &Began, now: Instant) {
         if tokens == 0 {
             return;
         }
-        let seconds = elapsed.as_secs_f64();
         // Short answers say more of the prefill than of the pace.
-        if let Some(step) = self.step(now).filter(|_| tokens >= 16) {
-            let ratio = (seconds - self.lead()).max(0.0) / step / tokens as f64;
+        if let Some((said, _)) = self.said(began, now).filter(|_| tokens >= 16) {
+            let ratio = said / tokens as f64;
             let off = (ratio - self.ratio.known().unwrap_or(ratio)).abs();
             self.ratio.take(ratio, 0.1, now);
             self.deviation.take(off, 0.1, now);
             self.proofs = self.proofs.saturating_add(1);
         }
+        let seconds = now.saturating_duration_since(began.at).as_secs_f64();
         self.plain.take(seconds / tokens as f64, 0.2, now);
     }
 
-    /// Tokens that a plain answer has generated per sequence after `elapsed`: at least, at most.
-    /// `None` while the pace is unknown.
-    #[must_use]
-    pub fn progress(&self, elapsed: Duration, now: Instant) -> Option<(f64, f64)> {
+    /// Tokens per sequence of a plain answer by the pace alone: without and with the time to its first.
+    fn said(&self, began: &Began, now: Instant) -> Option<(f64, f64)> {
         let step = self.step(now)?;
-        let said = (elapsed.as_secs_f64() - self.lead()).max(0.0) / step;
+        let elapsed = now.saturating_duration_since(began.at).as_secs_f64();
+        let steps = began.clock.and_then(|began| Some(self.clock(now)? - began));
+        let steps = steps.unwrap_or(elapsed / step).max(0.0);
+        Some(((steps - self.lead() / step).max(0.0), steps))
+    }
+
+    /// Tokens that a plain answer has generated per sequence: at least, at most. `None` while the
+    /// pace is unknown.
+    #[must_use]
+    pub fn progress(&self, began: &Began, now: Instant) -> Option<(f64, f64)> {
+        let (said, without_lead) = self.said(began, now)?;
         let (least, most) = if self.proofs < PROOF {
-            (UNPROVEN.0, UNPROVEN.1)
+            UNPROVEN
         } else {
             let width = (DEVIATIONS * self.deviation.value).max(LEAST_WIDTH);
             let ratio = self.ratio.value.max(0.1);
             ((1.0 - width).max(0.0) / ratio, (1.0 + width) / ratio)
         };
-        Some((said * least, elapsed.as_secs_f64().max(0.0) / step * most))
+        Some((said * least, without_lead * most))
     }
 
     /// The first token came `after` the request was admitted.
@@ -145,19 +181,36 @@ impl Pace {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn plain_progress_is_a_wide_interval_until_answers_have_proved_the_pace() {
-        let (t, second) = (Instant::now(), Duration::from_secs(1));
+        let mut t = Instant::now();
         let mut pace = Pace::default();
-        assert_eq!(pace.progress(second, t), None);
-        pace.scraped(4.0, Some(80.0), t);
-        pace.scraped(4.0, Some(80.0), t);
-        assert_eq!(pace.step(t), Some(0.05));
-        let (least, most) = pace.progress(10 * second, t).unwrap();
+        let began = Began { at: t, clock: pace.clock(t) };
+        assert_eq!(pace.progress(&began, t), None);
+        pace.scraped(4.0, None, Some(80.0), t);
+        let began = Began { at: t, clock: pace.clock(t) };
+        assert_eq!((pace.step(t), began.clock), (Some(0.05), Some(0.0)));
+        t += 10 * SECOND;
+        let (least, most) = pace.progress(&began, t).unwrap();
         assert!((least - 180.0).abs() < 1e-6 && (most - 230.0).abs() < 1e-6, "{least} {most}");
-        // Answers take 10 % longer than the pace says: the ratio takes it in.
-        (0..5).for_each(|_| pace.completed_plain(100, Duration::from_millis(5500), t));
-        let (least, most) = pace.progress(11 * second, t).unwrap();
-        assert!(least < 200.0 && most > 200.0 && most - least < 15.0, "{least} {most}");
+        // 200 steps make 180 tokens each time: the ratio takes it in.
+        (0..5).for_each(|_| pace.completed_plain(180, &began, t));
+        let (least, most) = pace.progress(&began, t).unwrap();
+        assert!(least < 180.0 && most > 180.0 && most - least < 15.0, "{least} {most}");
+    }
+
+    #[test]
+    fn the_clock_sums_what_each_scrape_shows() {
+        let mut t = Instant::now();
+        let mut pace = Pace::default();
+        for (running, rate) in [(4.0, 80.0), (4.0, 40.0), (4.0, 120.0), (3.0, 70.0)] {
+            pace.scraped(running, None, Some(rate), t);
+            t += SECOND;
+        }
+        let clock = pace.clock(t - SECOND).unwrap();
+        assert!((clock - (10.0 + 30.0 + 20.0)).abs() < 1e-9, "{clock}");
+        assert!(pace.clock(t).unwrap() > clock + 10.0);
     }
 }

@@ -177,7 +177,7 @@ fn the_clock_may_stand_still_or_go_back() {
     case.books.first_token(1, before);
     case.books.tokens(1, 10, before);
     case.books.completed(1, 10, before);
-    assert!(case.books.leave(1) && !case.books.leave(1));
+    assert!(case.books.leave(1, before) && !case.books.leave(1, before));
 }
 
 proptest! {

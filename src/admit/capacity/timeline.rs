@@ -149,46 +149,53 @@ impl Timeline {
 
     /// The first step from `from` on at which `job` could begin and fit to its end.
     ///
-    /// Begins later only where an earlier start is shown not to fit; with nothing else in the
-    /// engine a job always fits. O(n) for each conflict on the way.
+    /// One pass over the peaks: a later start is smaller at each peak that was passed, so that none
+    /// is looked at twice. With nothing else in the engine a job always fits.
     #[must_use]
     pub fn earliest(&self, job: &Job, from: u64, room: &Room) -> u64 {
-        let mut start = from;
-        // Each round moves past at least one conflict; the bound only guards the invariant.
-        for _ in 0..=2 * self.peaks.len() + 2 {
-            if self.sequences(start) + job.sequences > room.seats {
-                match self.peaks.iter().find(|peak| peak.step >= start) {
-                    Some(peak) => start = peak.step + 1,
-                    None => break,
-                }
-            } else if let Some(later) = self.conflict(&job.at(start), room) {
-                start = later.max(start + 1);
+        let mut job = job.at(from);
+        let mut place = 0;
+        loop {
+            place += self.peaks[place..].partition_point(|peak| peak.step < job.start);
+            let Some(peak) = self.peaks.get(place) else { return job.start };
+            if room.seats < u64::MAX && self.sequences(job.start) + job.sequences > room.seats {
+                job = job.at(peak.step + 1);
+            } else if let Some(later) = self.pass(&job, &mut place, room) {
+                job = job.at(later);
             } else {
-                break;
+                return job.start;
             }
         }
-        start
     }
 
-    /// The earliest start that resolves the first conflict of `job` with a peak, if it has one.
+    /// Whether `job` meets no peak that is too high, its own included.
     fn conflict(&self, job: &Job, room: &Room) -> Option<u64> {
-        let first = self.peaks.partition_point(|peak| peak.step < job.start);
-        for peak in self.peaks[first..].iter().take_while(|peak| peak.step <= job.end) {
+        let mut place = self.peaks.partition_point(|peak| peak.step < job.start);
+        self.pass(job, &mut place, room)
+    }
+
+    /// Goes on from `place` to the first peak at which `job` is too much: the start that resolves it.
+    fn pass(&self, job: &Job, place: &mut usize, room: &Room) -> Option<u64> {
+        while let Some(peak) = self.peaks.get(*place).filter(|peak| peak.step <= job.end) {
             let limit = room.with(peak.alive);
             if peak.blocks + job.blocks(peak.step, self.block) > limit {
                 return Some(resolve(job, peak, limit, self.block));
             }
+            *place += 1;
         }
-        // Its own end is a peak too; after the last of the others it is alone, and fits.
+        // Its own end is a peak too. The sum only rises to the next one: if it fits there, it fits.
+        // After the last of the others it is alone, and fits.
+        let next = self.peaks.get(*place)?;
+        let own = job.blocks(job.end, self.block);
+        if next.blocks + own <= room.with(next.alive) {
+            return None;
+        }
         let (blocks, alive) = self.at(job.end);
-        let over = blocks > 0 && blocks + job.blocks(job.end, self.block) > room.with(alive);
-        let next = self.peaks.iter().find(|peak| peak.step >= job.end);
-        // Delayed beyond the next end of another, it meets less.
-        over.then(|| {
-            next.map_or(job.start + 1, |peak| {
-                resolve(&Job { end: u64::MAX, ..*job }, peak, room.with(peak.alive), self.block)
-            })
-        })
+        if blocks == 0 || blocks + own <= room.with(alive) {
+            return None;
+        }
+        let lasting = Job { end: u64::MAX, ..*job };
+        Some(resolve(&lasting, next, room.with(next.alive), self.block))
     }
 }
 

@@ -22,7 +22,7 @@ fn signals() -> Signals {
 }
 
 fn gate() -> Gate {
-    let gate = Gate::new(&GateSettings::default(), Modes::default());
+    let gate = Gate::new(&Settings::default(), Modes::default());
     gate.signals(signals());
     gate
 }
@@ -131,7 +131,7 @@ async fn first_come_first_served_even_where_a_later_one_would_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_bounded_in_requests_and_bytes() {
-    let mut settings = GateSettings::default();
+    let mut settings = Settings::default();
     (settings.queue.requests, settings.queue.bytes) = (3, 2500);
     let gate = Gate::new(&settings, Modes::default());
     gate.signals(signals());
@@ -176,7 +176,7 @@ async fn an_engine_that_is_not_ready_is_said_so_and_nothing_waits_for_it() {
 
 #[tokio::test(start_paused = true)]
 async fn before_the_first_scrape_requests_pass() {
-    let gate = Gate::new(&GateSettings::default(), Modes::default());
+    let gate = Gate::new(&Settings::default(), Modes::default());
     let permits = [gate.admit(ask(1, SECOND)).await.unwrap(), gate.admit(ask(1, SECOND)).await.unwrap()];
     gate.signals(Signals { incarnation: 7, ..signals() });
     assert_eq!(gate.state().in_flight, 2, "the first look at an engine is no new life");
@@ -239,7 +239,7 @@ async fn who_cannot_make_it_is_told_at_once_where_the_pace_is_known_and_as_soon_
 async fn in_shadow_all_pass_and_the_permit_knows_what_would_have_been() {
     let modes = Modes::default();
     modes.set(Rule::Capacity, Mode::Shadow);
-    let mut settings = GateSettings::default();
+    let mut settings = Settings::default();
     settings.queue.requests = 1;
     let gate = Gate::new(&settings, modes);
     gate.signals(signals());
@@ -260,7 +260,7 @@ async fn in_shadow_all_pass_and_the_permit_knows_what_would_have_been() {
 async fn the_panic_button_lets_all_go() {
     for mode in [Mode::Off, Mode::Shadow] {
         let modes = Modes::default();
-        let gate = Gate::new(&GateSettings::default(), modes.clone());
+        let gate = Gate::new(&Settings::default(), modes.clone());
         gate.signals(signals());
         tokio::spawn(gate.clone().run());
         let first = gate.admit(ask(800, SECOND)).await.unwrap();
@@ -305,7 +305,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 async fn play(acts: Vec<Act>) {
     let modes = Modes::default();
-    let gate = Gate::new(&GateSettings::default(), modes.clone());
+    let gate = Gate::new(&Settings::default(), modes.clone());
     gate.signals(signals());
     let (mut tasks, mut permits) = (Vec::new(), Vec::<Permit>::new());
     for act in acts {

@@ -9,8 +9,17 @@ fn load(stream: bool, max_wait: u64) -> Load {
     Load { prompt: 300, output: 400, cap: Some(400), stream, max_wait: Duration::from_secs(max_wait) }
 }
 
-fn forty(gate: bool, stream: bool) -> (World, f64) {
+fn world(gate: bool, rough: bool) -> World {
     let mut world = World::new(gate, Engine::new(79, 32, 4));
+    if rough {
+        // Steps that vary, prefill that takes as long as it does on a CPU, answers seen late.
+        (world.noise, world.prefill, world.lag) = (0.3, 0.000_5, 2);
+    }
+    world
+}
+
+fn forty(gate: bool, stream: bool, rough: bool) -> (World, f64) {
+    let mut world = world(gate, rough);
     for id in 0..40 {
         world.client(id, load(stream, 600), 0.0);
     }
@@ -20,41 +29,56 @@ fn forty(gate: bool, stream: bool) -> (World, f64) {
 
 #[test]
 fn forty_at_once_never_preempt_and_are_as_fast_as_the_bare_engine() {
-    eprintln!("case     seconds  of bare  preemptions  most waiting");
-    let (bare, bare_took) = forty(false, true);
-    let mut rows = vec![("bare", &bare, bare_took)];
-    let (streams, streams_took) = forty(true, true);
-    let (plain, plain_took) = forty(true, false);
-    rows.push(("streams", &streams, streams_took));
-    rows.push(("plain", &plain, plain_took));
+    compare(false);
+}
+
+#[test]
+fn neither_do_they_where_steps_vary_and_prefill_takes_its_time() {
+    compare(true);
+}
+
+fn compare(rough: bool) {
+    let (bare, bare_took) = forty(false, true, rough);
+    let (streams, streams_took) = forty(true, true, rough);
+    let (plain, plain_took) = forty(true, false, rough);
+    let mut table = String::from("case     seconds  of bare  preemptions  most waiting\n");
+    let rows =
+        [("bare", &bare, bare_took), ("streams", &streams, streams_took), ("plain", &plain, plain_took)];
     for (name, world, took) in rows {
         let (engine, ratio) = (&world.engine, took / bare_took);
-        eprintln!("{name:8} {took:7.1}  {ratio:7.3}  {:11}  {:12}", engine.preemptions, engine.most_waiting);
-        if name == "bare" {
-            assert!(engine.preemptions > 0, "the case is one");
-            continue;
-        }
-        assert_eq!(engine.preemptions, 0, "{name}");
-        assert!(engine.most_waiting <= 1, "{name}");
-        assert!(ratio <= 1.1, "{name}");
-        assert!(world.fates.values().all(|fate| fate.ended.is_some() && fate.told.is_empty()), "{name}");
+        table += &format!(
+            "{name:8} {took:7.1}  {ratio:7.3}  {:11}  {:12}\n",
+            engine.preemptions, engine.most_waiting
+        );
+    }
+    eprintln!("rough: {rough}\n{table}");
+    assert!(bare.engine.preemptions > 0, "the case is one");
+    for (world, took) in [(&streams, streams_took), (&plain, plain_took)] {
+        assert_eq!(world.engine.preemptions, 0);
+        assert!(world.engine.most_waiting <= 1);
+        assert!(took <= 1.1 * bare_took);
+        assert!(world.fates.values().all(|fate| fate.ended.is_some() && fate.told.is_empty()));
     }
 }
 
 #[test]
 fn with_short_deadlines_the_late_are_refused_at_once_and_told_the_truth() {
-    refusals(true, true);
-    refusals(false, true);
+    for rough in [false, true] {
+        refusals(true, true, rough);
+        refusals(false, true, rough);
+    }
 }
 
 #[test]
 fn before_anything_is_known_the_late_are_refused_as_soon_as_it_is() {
-    refusals(true, false);
-    refusals(false, false);
+    for rough in [false, true] {
+        refusals(true, false, rough);
+        refusals(false, false, rough);
+    }
 }
 
-fn refusals(stream: bool, warm: bool) {
-    let mut world = World::new(true, Engine::new(79, 32, 4));
+fn refusals(stream: bool, warm: bool, rough: bool) {
+    let mut world = world(true, rough);
     world.late = |id| (id % 3) as f64 * 0.01;
     for id in 1000..if warm { 1004 } else { 1000 } {
         world.client(id, load(stream, 600), 0.0);
@@ -66,7 +90,10 @@ fn refusals(stream: bool, warm: bool) {
     }
     world.run(1000.0);
     let preemptions = world.engine.preemptions;
-    eprintln!("stream {stream}, warm {warm}: took {:.1} s, {preemptions} preemptions", world.at - begin);
+    eprintln!(
+        "stream {stream}, warm {warm}, rough {rough}: took {:.1} s, {preemptions} preemptions",
+        world.at - begin
+    );
     eprintln!("client  told at  told  got in at  right by");
     let (mut wrong, mut tellings) = (0, 0);
     for (id, fate) in world.fates.range(..1000) {

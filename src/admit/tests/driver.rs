@@ -48,6 +48,12 @@ pub struct World {
     /// Client `id` comes back this much later than told, as a share of it.
     pub late: fn(u64) -> f64,
     pub scrape_every: f64,
+    /// Seconds of a step for each token prefilled in it, and share by which steps vary.
+    pub prefill: f64,
+    pub noise: f64,
+    /// Tokens by which what we see lags behind the engine.
+    pub lag: u64,
+    random: fastrand::Rng,
 }
 
 impl World {
@@ -69,6 +75,10 @@ impl World {
             last_preemptions: 0,
             late: |_| 0.0,
             scrape_every: 1.0,
+            prefill: 0.0,
+            noise: 0.0,
+            lag: 0,
+            random: fastrand::Rng::with_seed(3),
         };
         world.scrape();
         world
@@ -170,17 +180,18 @@ impl World {
         self.arrivals();
         self.advance();
         let out = self.engine.step();
-        self.at += self.step.as_secs_f64();
+        let noise = 1.0 + self.noise * (2.0 * self.random.f64() - 1.0);
+        self.at += self.step.as_secs_f64() * noise + self.prefill * self.engine.prefilled as f64;
         let now = self.now();
         for (id, total, ended) in out {
             let load = self.loads[&id];
             if let Some(admission) = &mut self.admission {
-                if load.stream {
-                    admission.books.tokens(id, total, now);
+                if load.stream && total > self.lag {
+                    admission.books.tokens(id, total - self.lag, now);
                 }
                 if ended {
                     admission.completed(Some(id), (load.cap.map(Tokens), 1), Tokens(total), now);
-                    admission.leave(id);
+                    admission.leave(id, now);
                 }
             }
             if ended {

@@ -30,6 +30,8 @@ pub struct Engine {
     pub preemptions: u64,
     pub generated: u64,
     pub most_waiting: usize,
+    /// Tokens prefilled in the last step.
+    pub prefilled: u64,
     /// Blocks of the prompt that all sequences share.
     pub shared: u64,
 }
@@ -45,6 +47,7 @@ impl Engine {
             preemptions: 0,
             generated: 0,
             most_waiting: 0,
+            prefilled: 0,
             shared: 0,
         }
     }
@@ -69,6 +72,7 @@ impl Engine {
     /// One step; returns what it generated (id, total so far, ended).
     pub fn step(&mut self) -> Vec<(u64, u64, bool)> {
         let mut preempted = false;
+        self.prefilled = 0;
         while self.held() > self.blocks {
             let Some(last) = self.running.pop() else { break };
             self.preemptions += 1;
@@ -80,6 +84,7 @@ impl Engine {
             if self.held().max(self.shared) + self.need(next) > self.blocks {
                 break;
             }
+            self.prefilled += next.tokens();
             self.running.extend(self.waiting.pop_front());
         }
         self.most_waiting = self.most_waiting.max(self.waiting.len());

@@ -1,0 +1,126 @@
+//! The last step: an answer's head is held until it is known to be one, then the answer is passed on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+
+use super::answer::{AnswerBody, Opening, Upstream};
+use super::events;
+use super::forward::{Answer, Failure};
+use super::pipeline::{Pipeline, Refused, Sent};
+use super::record::Record;
+use crate::engine::dialect::vllm::said;
+use crate::engine::{Hint, Said};
+use crate::request::Outcome;
+
+/// When to come back after the engine itself said that it is full: its queue drains in seconds.
+const BUSY: Duration = Duration::from_secs(2);
+
+impl Pipeline {
+    /// Holds the answer's head until it is known to be one, then passes the answer on.
+    pub(super) async fn hold(&self, sent: Sent) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let Sent { answer: Answer { response, lease }, mut record } = sent;
+        let (parts, body) = response.into_parts();
+        record.status(parts.status.as_u16());
+        if parts.status.is_client_error() || parts.status.is_server_error() {
+            record.outcome(Outcome::EngineError);
+        }
+        let upstream = Upstream { body, lease };
+        if !record.is_prompt() {
+            let body = AnswerBody::opaque(VecDeque::new(), upstream, record);
+            return Ok(Response::from_parts(parts, body));
+        }
+        if is_event_stream(&parts.headers) {
+            self.hold_stream(parts, upstream, record).await
+        } else {
+            self.collect(parts, upstream, record).await
+        }
+    }
+
+    /// A stream: its head is held until the first complete event, which may still be an error.
+    async fn hold_stream(
+        &self,
+        mut parts: http::response::Parts,
+        upstream: Upstream,
+        record: Record,
+    ) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let settings = &self.parts.settings;
+        let stall = Duration::from_secs_f64(settings.stall_timeout_seconds);
+        let mut body = AnswerBody::events(upstream, settings.held_event_bytes, stall, record)
+            .telling(Arc::clone(&self.parts.forward));
+        match body.first_event().await {
+            Opening::Begun => {
+                parts.headers.remove(header::CONTENT_LENGTH);
+                Ok(Response::from_parts(parts, body))
+            }
+            Opening::Dead => Err(self.crashed(body.into_record(), Hint::DeadAnswer)),
+            Opening::Busy => Err(body.into_record().turned_away(self.busy())),
+            Opening::Ended => Err(self.crashed(body.into_record(), Hint::Reset { reused: false })),
+        }
+    }
+
+    /// A plain answer: collected, so that a death inside it is a clean 503; a large one is passed on.
+    async fn collect(
+        &self,
+        parts: http::response::Parts,
+        mut upstream: Upstream,
+        mut record: Record,
+    ) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let mut chunks: VecDeque<Bytes> = VecDeque::new();
+        let mut size = 0;
+        loop {
+            match upstream.body.frame().await {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    size += data.len();
+                    chunks.push_back(data);
+                    if size > self.parts.settings.collect_bytes {
+                        let body = AnswerBody::opaque(chunks, upstream, record);
+                        return Ok(Response::from_parts(parts, body));
+                    }
+                }
+                Some(Err(_)) => return Err(self.crashed(record, Hint::Reset { reused: false })),
+                None => break,
+            }
+        }
+        upstream.lease.release();
+        let whole = if chunks.len() == 1 {
+            chunks.pop_front().unwrap_or_default()
+        } else {
+            Bytes::from(Vec::from(chunks).concat())
+        };
+        match self.verdict(parts.status, &whole) {
+            Some(Said::Dead) => return Err(self.crashed(record, Hint::DeadAnswer)),
+            Some(Said::Busy) => return Err(record.turned_away(self.busy())),
+            Some(Said::Other) | None => {}
+        }
+        if parts.status.is_success() {
+            record.whole_answer(events::usage(&whole));
+        }
+        record.engine_done();
+        Ok(Response::from_parts(parts, AnswerBody::whole(whole, record)))
+    }
+
+    fn verdict(&self, status: StatusCode, body: &[u8]) -> Option<Said> {
+        status.is_server_error().then(|| said(status.as_u16(), body))
+    }
+
+    fn crashed(&self, record: Record, hint: Hint) -> Box<Refused> {
+        self.parts.forward.hint(hint);
+        let (retry_after, suspect) = (self.parts.forward.retry_after(), record.suspect());
+        record.turned_away(Failure::Crashed { retry_after, suspect })
+    }
+
+    fn busy(&self) -> Failure {
+        Failure::Busy { retry_after: BUSY }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
+}

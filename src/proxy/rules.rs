@@ -1,0 +1,82 @@
+//! The rules that need no waiting, and what a rule's mode makes of its verdict.
+
+use super::pipeline::Pipeline;
+use super::record::Record;
+use super::respond::Refusal;
+use crate::admit::{Limits, Mode, OutputRule, Rule, length};
+use crate::request::{Api, Client, Shape, Tokens};
+use crate::tokens::{self, Count};
+
+impl Pipeline {
+    /// The rules that need no waiting: requests per minute, then length.
+    pub(super) fn within_limits(
+        &self,
+        shape: &Shape,
+        count: Option<&Count>,
+        client: &Client,
+        record: &mut Record,
+    ) -> Result<(), Refusal> {
+        if self.parts.modes.get(Rule::Rates) != Mode::Off {
+            let verdict = self.parts.rates.check(&client.tenant).map(|_| ()).map_err(Refusal::from);
+            self.judge(Rule::Rates, verdict, record)?;
+        }
+        if let Some(count) = count
+            && self.parts.modes.get(Rule::Length) != Mode::Off
+        {
+            let limits = self.limits(shape, record.about.api);
+            let verdict = length::check(&limits, &for_length(count), shape).map_err(Refusal::from);
+            self.judge(Rule::Length, verdict, record)?;
+        }
+        Ok(())
+    }
+
+    /// What a rule's mode makes of its verdict.
+    pub(super) fn judge(
+        &self,
+        rule: Rule,
+        verdict: Result<(), Refusal>,
+        record: &mut Record,
+    ) -> Result<(), Refusal> {
+        match (verdict, self.parts.modes.get(rule)) {
+            (Ok(()), _) | (Err(_), Mode::Off) => Ok(()),
+            (Err(refusal), Mode::Shadow) => {
+                record.would_refuse(refusal.wire(self.too_long).reason);
+                Ok(())
+            }
+            (Err(refusal), Mode::Enforce) => Err(refusal),
+        }
+    }
+
+    /// The length limits for a request of this shape.
+    pub(super) fn limits(&self, shape: &Shape, api: Api) -> Limits {
+        let snapshot = self.parts.snapshot.borrow();
+        let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
+        let model = snapshot.facts.model(shape.model.as_deref());
+        let settings = &self.parts.admit;
+        Limits {
+            engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
+            configured: settings.length.max_prompt_tokens.map(|limit| Tokens(limit.get())),
+            profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
+            pool: pool.map(|p| p.ceiling()),
+            pool_certain: pool.is_some(),
+            drift_margin: self.parts.truth.margin(api),
+            strict_output: settings.length.output == OutputRule::Strict,
+        }
+    }
+}
+
+/// The smallest limit: counting may stop beyond it.
+pub(super) fn smallest(limits: &Limits) -> Option<Tokens> {
+    let all = [limits.engine, limits.configured, limits.profiled];
+    all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
+}
+
+/// The count in the words of the length rule.
+fn for_length(count: &Count) -> length::Count {
+    let certain = match count.certain {
+        tokens::Certainty::Exact => length::Certainty::Exact,
+        tokens::Certainty::AtLeast => length::Certainty::AtLeast,
+        tokens::Certainty::Unknown => length::Certainty::Unknown,
+    };
+    length::Count { total: count.total, longest: count.longest, certain }
+}
