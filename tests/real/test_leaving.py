@@ -43,12 +43,10 @@ def printed():
 
 
 def test_while_queued(engine):
-    with Gateway(engine.url, "leave-queued") as gate:
-        full = [wire.Call(gate.url, "/v1/completions", prompts.completion(600, 200, stream=True))
-                for _ in range(3)]
-        wire.wait_for(lambda: all(c.got for c in full), 60, "the pool was not filled")
+    with Gateway(engine.url, "leave-queued", config=settings.Config.patience(600)) as gate:
+        full = prompts.fill(lambda body: wire.Call(gate.url, "/v1/completions", body))
         came = engine.page().total("http_requests_total", handler="/v1/completions")
-        queued = [wire.Call(gate.url, "/v1/completions", prompts.completion(600, 200, stream=s))
+        queued = [wire.Call(gate.url, "/v1/completions", prompts.completion(prompts.FILL, 50, stream=s))
                   for s in (True, False)]
         wire.wait_for(lambda: depth(gate) == 2, 10, lambda: f"queue depth is {depth(gate)}, not 2")
         queued[0].leave()

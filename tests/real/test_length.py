@@ -75,9 +75,11 @@ def test_the_output_is_cut_as_the_engine_cuts_it(engine):
     assert a.json()["usage"]["completion_tokens"] == 7
 
 
-def test_what_is_no_json_is_refused_with_400(engine):
+def test_what_cannot_be_understood_is_refused_with_400_as_the_engine_does(engine):
+    """By the gateway or by the engine: that it does not matter is the point."""
     with Gateway(engine.url, "no-json") as gate:
-        for body in (b'{"model": "tiny", "prompt": ', b"[1, 2", b"\xff\xfe{}", b""):
+        for body in (b'{"model": "tiny", "prompt": ', b"[1, 2", b"\xff\xfe{}", b"",
+                     b'{"model": "tiny", "max_tokens": 1, "prompt": ["Hi", 5]}'):
             for path in (lengths.CHAT, lengths.COMPLETIONS):
                 bare = wire.ask(engine.url, path, body)
                 a = wire.ask(gate.url, path, body)

@@ -51,22 +51,19 @@ def test_an_over_long_prompt_is_one_attempt_and_the_context_length_error(gate, s
 
 def test_a_429_is_waited_out_as_told(gate, engine):
     """Three long requests fill the pool; the fourth will not wait in the queue."""
-    calls = [wire.Call(gate.url, "/v1/completions", prompts.completion(500, 250, stream=True))
-             for _ in range(3)]
-    wire.wait_for(lambda: all(c.got for c in calls), 60, "the pool was not filled")
+    calls = prompts.fill(lambda body: wire.Call(gate.url, "/v1/completions", body))
     c = OpenAI(gate.url, max_retries=20, headers={settings.MAX_WAIT_HEADER: "0"})
-    c.complete(200, prompt=500)
+    c.complete(50, prompt=prompts.FILL)
     assert c.result is not None, c.error
     c.check_waits(429)
     assert all(c.wait().status == 200 for c in calls)
 
 
-def test_a_429_without_retries_is_the_rate_limit_error(gate):
-    calls = [wire.Call(gate.url, "/v1/completions", prompts.completion(500, 400, stream=True))
-             for _ in range(3)]
-    wire.wait_for(lambda: all(c.got for c in calls), 60, "the pool was not filled")
+def test_a_429_without_retries_is_the_rate_limit_error(gate, engine):
+    engine.wait_idle()
+    calls = prompts.fill(lambda body: wire.Call(gate.url, "/v1/completions", body))
     c = OpenAI(gate.url, max_retries=0, headers={settings.MAX_WAIT_HEADER: "0"})
-    c.complete(400, prompt=500)
+    c.complete(50, prompt=prompts.FILL)
     for call in calls:
         call.leave()
     assert isinstance(c.error, openai.RateLimitError)

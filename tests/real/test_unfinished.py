@@ -29,7 +29,7 @@ class Client(threading.Thread):
     def run(self):
         chance = random.Random(self.name_)
         while True:
-            rid = f"{self.name_}-{next(self.made)}"
+            rid = f"{self.name_}n{next(self.made)}"
             body = prompts.completion(5, chance.choice([1, 2, 5, 20]),
                                       stream=chance.random() < 0.7)
             self.story[rid] = [time.monotonic(), None]

@@ -18,7 +18,7 @@ _EVENT = 'data: {"id":"cmpl-%s","object":"text_completion","created":1,"model":"
 class FakeEngine:
     def __init__(self, port=0, gap=0.02):
         self.gap = gap                  # seconds between two events
-        self.rude = None                # see `_is_rude`
+        self.rude, self.rude_times = None, 0        # see `_is_rude`
         self.books, self.lock = [], threading.Lock()
         self.running, self.tokens, self.started = 0, 0, time.time()
         self.connections = set()
@@ -86,14 +86,14 @@ class FakeEngine:
         comes; `reset_reused`: the same, as a reset."""
         if self.rude is None or not served or not head.startswith(b"POST"):
             return False
-        self.rude_times = getattr(self, "rude_times", 0) + 1
+        self.rude_times += 1
         if self.rude == "reset_reused":
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         return True
 
     def _book(self, head):
-        if not head.startswith(b"POST"):
-            return None
+        if not re.match(rb"POST /v1/(chat/)?completions ", head):
+            return None                 # only generation is booked
         rid = re.search(rb"x-request-id: *([^\r\n]+)", head, re.I)
         book = {"id": rid[1].decode() if rid else "", "reached": time.monotonic(), "ended": None}
         with self.lock:

@@ -62,7 +62,11 @@ class Gateway:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
     def wait_ready(self, seconds=30):
-        wire.wait_for(lambda: self.ready()[0] == 200, seconds,
+        """Ready, and with the model's tokenizer at hand (which comes a moment later)."""
+        def whole():
+            status, body = self.ready()
+            return status == 200 and (json.loads(body).get("tokenizer") or {}).get("kind") == "tokenizer"
+        wire.wait_for(whole, seconds,
                       lambda: f"/readyz says {self.ready()}; see {self.log}")
 
     def ready(self):

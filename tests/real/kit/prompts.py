@@ -1,6 +1,7 @@
 """Requests of an exact size, and no two with a common prefix."""
 import itertools
 import random
+import time
 
 from . import settings
 
@@ -23,6 +24,20 @@ def completion(prompt, output, stream=False, **more):
     if stream:
         body["stream"] = True
     return body | more
+
+
+def fill(call):
+    """Three streams that fill the pool: while they run, a fourth prompt of this size has no
+    room, nor have they room for much more output than they ask for."""
+    calls = [call(completion(FILL, 135, stream=True)) for _ in range(3)]
+    end = time.monotonic() + 60
+    while not all(c.got for c in calls):
+        assert time.monotonic() < end, "the pool was not filled"
+        time.sleep(0.02)
+    return calls
+
+
+FILL = 700
 
 
 def chat(text, output=1, stream=False, **more):

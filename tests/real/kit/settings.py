@@ -55,9 +55,9 @@ class Config:
 
     @staticmethod
     def patience(seconds):
-        return f"[admit.capacity]\nmax_wait_seconds = {seconds}\n"
+        return f"[admit.queue]\nmax_wait_seconds = {seconds}\n"
 
-    CAPACITY_OFF = '[admit.capacity]\nmode = "off"\n'
+    CAPACITY_OFF = '[admit.mode]\ncapacity = "off"\n'
 
     @staticmethod
     def max_body(size):
@@ -72,10 +72,10 @@ MAX_WAIT_HEADER = "x-kvgate-max-wait"      # seconds a request may wait in the q
 COUNT_API = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}  # `count --api`
 
 # Names in the admin port's JSON; the first one present is taken.
-REPORT_IN_FLIGHT = ("in_flight", "inflight", "ledger")
+REPORT_IN_FLIGHT = ("in_flight",)
 RECOVERED = ("recovered",)
 
 
 def client_part(request_id):
-    """The client's id in the one that goes to the engine, which has the gateway's appended."""
-    return request_id.rsplit("-", 1)[0]
+    """The client's id (one without a `-`) in the engine's, which has the gateway's appended."""
+    return request_id.split("-", 1)[0]
