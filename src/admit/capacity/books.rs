@@ -76,6 +76,8 @@ pub struct Books {
     pub(super) pool: Option<(u64, u64)>,
     pub(super) ranks: u64,
     taken: Option<Instant>,
+    /// The most sequences of ours that were seen to run at once in this life.
+    pub(super) proven: u64,
     /// Sequence-seconds in flight since the last scrape, up to a moment.
     occupied: f64,
     occupied_at: Option<Instant>,
@@ -96,6 +98,7 @@ impl Books {
             pool: None,
             ranks: 1,
             taken: None,
+            proven: 0,
             occupied: 0.0,
             occupied_at: None,
         }
@@ -165,6 +168,8 @@ impl Books {
             flight.last = Some(now);
             flight.generated = flight.generated.max(1);
             self.pace.first_token(now.saturating_duration_since(flight.admitted), now);
+            let begun = self.flights.values().filter(|flight| flight.first.is_some());
+            self.proven = self.proven.max(begun.map(|flight| flight.asked.sequences).sum());
         }
     }
 
@@ -216,6 +221,7 @@ impl Books {
         self.seats = Seats::default();
         self.pool = None;
         self.taken = None;
+        self.proven = 0;
     }
 
     /// A scrape.
@@ -245,6 +251,7 @@ impl Books {
             let sequences = flight.asked.sequences;
             (all + sequences, unstarted + if waits { sequences } else { 0 })
         });
+        self.proven = self.proven.max(ours.min(signals.running.max(0.0) as u64));
         let look = Look {
             waiting: signals.waiting.max(0.0).round() as u64,
             running: signals.running.max(0.0).round() as u64,

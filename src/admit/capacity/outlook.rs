@@ -79,6 +79,12 @@ pub struct Outlook {
     likely: bool,
     /// Blocks that all hold at their own ends, together: an upper bound of any peak.
     bound: u64,
+    /// When those that run end, in order.
+    ends: Vec<u64>,
+    /// Requests that may wait in the engine for one of these ends.
+    waiting: usize,
+    /// Sequences that were seen to run at once.
+    proven: u64,
 }
 
 impl Outlook {
@@ -91,7 +97,7 @@ impl Outlook {
         let measured = &books.measured;
         let share = books.settings.pool_share.clamp(0.1, 1.0) * measured.trust;
         let usable = if pool_known { (tokens / block) as f64 * share } else { ENDLESS as f64 };
-        let jobs = jobs(books, now, likely);
+        let (jobs, ends, waiting) = jobs(books, now, likely);
         let alive = jobs.iter().filter(|job| job.measured).map(|job| job.sequences).sum();
         let most = if signals.fresh && !likely {
             books.seats.most(now, |taken| books.begun(taken))
@@ -111,7 +117,8 @@ impl Outlook {
         let timeline = Timeline::new(jobs, block);
         let per_rank = (usable as u64 / books.ranks).max(1);
         let slack = books.settings.slack_steps;
-        Self { timeline, room, block, pool_known, per_rank, slack, likely, bound }
+        let proven = books.proven;
+        Self { timeline, room, block, pool_known, per_rank, slack, likely, bound, ends, waiting, proven }
     }
 
     /// The verdict on one more request.
@@ -129,7 +136,7 @@ impl Outlook {
         if !self.pool_known {
             return Verdict::Admit(Why::PoolUnknown);
         }
-        let job = candidate.job(self.slack, self.likely);
+        let job = self.job(candidate);
         let each = job.most.div_ceil(self.block);
         let needed = each.saturating_mul(job.sequences);
         let within = self.bound.saturating_add(needed) <= self.room.blocks;
@@ -142,12 +149,29 @@ impl Outlook {
 
     /// Takes an admitted request into the outlook.
     pub fn add(&mut self, candidate: &Candidate) {
-        self.add_at(candidate, 0);
+        let job = self.job(candidate);
+        self.waiting += 1;
+        self.insert(job);
     }
 
     /// Takes a request into the forecast that begins at `step`.
     pub fn add_at(&mut self, candidate: &Candidate, step: u64) {
-        let job = candidate.job(self.slack, self.likely).at(step);
+        self.insert(candidate.job(self.slack, self.likely).at(step));
+    }
+
+    /// The job that a request would be now. Where it is not known that the engine has a seat for it,
+    /// it may begin only when one of those that run has ended: a short one is then still there at a
+    /// peak before which it would have been gone.
+    fn job(&self, candidate: &Candidate) -> Job {
+        let mut job = candidate.job(self.slack, self.likely);
+        let seated = self.timeline.sequences(0).saturating_add(job.sequences) <= self.proven;
+        if let Some(last) = self.ends.len().checked_sub(1).filter(|_| !seated && !self.likely) {
+            job.end = job.end.saturating_add(self.ends[self.waiting.min(last)]);
+        }
+        job
+    }
+
+    fn insert(&mut self, job: Job) {
         self.bound = self.bound.saturating_add(job.sequences.saturating_mul(job.most.div_ceil(self.block)));
         self.timeline.add(job);
     }
@@ -159,32 +183,32 @@ impl Outlook {
     }
 }
 
-/// The jobs in flight.
+/// The jobs in flight, the ends of those that run, and how many do not yet.
 ///
 /// A stream that has not begun may wait for a seat in the engine: the first of them until the first
 /// of those that run has ended, the next until the second. It then holds as much as if it had begun
 /// now, for as long as if it had begun then.
-fn jobs(books: &Books, now: Instant, likely: bool) -> Vec<Job> {
+fn jobs(books: &Books, now: Instant, likely: bool) -> (Vec<Job>, Vec<u64>, usize) {
     let waits = |flight: &Flight| flight.asked.stream && flight.first.is_none();
     let mut jobs = Vec::with_capacity(books.flights.len());
-    let mut waiting = Vec::new();
+    let (mut waiting, mut ends) = (Vec::new(), Vec::with_capacity(books.flights.len()));
     for flight in books.flights.values() {
+        let job = books.job(flight, now, likely);
         if waits(flight) {
             waiting.push((flight.admitted, jobs.len()));
+        } else {
+            ends.push(job.end);
         }
-        jobs.push(books.job(flight, now, likely));
+        jobs.push(job);
     }
-    if !waiting.is_empty() && waiting.len() < jobs.len() && !likely {
+    ends.sort_unstable();
+    if let Some(last) = ends.len().checked_sub(1).filter(|_| !likely) {
         waiting.sort_unstable();
-        let running = books.flights.values().zip(&jobs).filter(|(flight, _)| !waits(flight));
-        let mut ends: Vec<u64> = running.map(|(_, job)| job.end).collect();
-        ends.sort_unstable();
-        for (rank, (_, place)) in waiting.into_iter().enumerate() {
-            let begins = ends[rank.min(ends.len() - 1)];
-            jobs[place].end = jobs[place].end.saturating_add(begins);
+        for (rank, (_, place)) in waiting.iter().enumerate() {
+            jobs[*place].end = jobs[*place].end.saturating_add(ends[rank.min(last)]);
         }
     }
-    jobs
+    (jobs, ends, waiting.len())
 }
 
 /// What is still shared when of `sharers` sequences `alive` are left.

@@ -112,3 +112,38 @@ fn below_capacity_nobody_waits() {
         assert!(most < 0.1, "{most}");
     }
 }
+
+/// Found by the property above: a short answer, taken for one that would be gone before the peak,
+/// waited in the engine for a seat and was still there.
+#[test]
+fn a_short_answer_that_waits_for_a_seat_does_not_meet_the_peak_it_was_to_precede() {
+    let loads = [
+        (1, 29, 4.291),
+        (1, 54, 5.913),
+        (1, 36, 5.883),
+        (174, 102, 5.052),
+        (20, 189, 4.755),
+        (550, 187, 4.861),
+        (116, 190, 5.583),
+        (241, 235, 0.108),
+        (53, 220, 4.001),
+        (1, 29, 4.143),
+        (372, 177, 4.905),
+        (346, 40, 6.688),
+        (510, 228, 5.266),
+        (156, 227, 1.622),
+        (369, 145, 3.493),
+        (529, 291, 3.829),
+        (174, 228, 5.440),
+        (338, 175, 1.129),
+        (436, 94, 6.449),
+    ];
+    let mut world = World::new(true, Engine::new(146, 16, 5));
+    world.with(declared(), QueueSettings::default());
+    for (id, (prompt, output, at)) in loads.into_iter().enumerate() {
+        let load = Load { prompt, output, cap: Some(output), stream: true, max_wait: PATIENT };
+        world.client(id as u64, load, at);
+    }
+    world.run(1000.0);
+    assert_eq!(world.engine.preemptions, 0);
+}
