@@ -75,9 +75,16 @@ struct Idle {
     since: Instant,
 }
 
+/// One connection; dropped, it is closed at once.
 struct Connection {
     sender: SendRequest<Outgoing>,
     task: AbortHandle,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// The connections to one engine; cheap to clone.
@@ -116,10 +123,14 @@ impl Pool {
     /// # Errors
     /// [`ConnectError`] where a new one is needed and cannot be made.
     pub async fn lease(&self) -> Result<Lease, ConnectError> {
-        match self.inner.take() {
-            Some(connection) => Ok(self.lend(connection, true)),
-            None => self.fresh().await,
+        while let Some(mut connection) = self.inner.take() {
+            // Just given back, its task may still have to see that the answer ended: a moment, or its end.
+            let ready = connection.sender.is_ready() || connection.sender.ready().await.is_ok();
+            if ready {
+                return Ok(self.lend(connection, true));
+            }
         }
+        self.fresh().await
     }
 
     /// A new connection, whatever is idle.
@@ -156,10 +167,9 @@ impl Inner {
         let now = Instant::now();
         while let Some(found) = idle.pop() {
             let young = now.saturating_duration_since(found.since) < self.idle_time;
-            if young && found.connection.sender.is_ready() {
+            if young && !found.connection.sender.is_closed() {
                 return Some(found.connection);
             }
-            found.connection.task.abort();
         }
         None
     }
@@ -170,11 +180,9 @@ impl Inner {
         // The oldest are at the front: those past their time go whenever one is put back.
         let old =
             idle.iter().take_while(|i| now.saturating_duration_since(i.since) >= self.idle_time).count();
-        idle.drain(..old).for_each(|i| i.connection.task.abort());
+        idle.drain(..old);
         if idle.len() < MOST_IDLE {
             idle.push(Idle { connection, since: now });
-        } else {
-            connection.task.abort();
         }
     }
 }
@@ -196,20 +204,10 @@ impl Lease {
 
     /// Gives the connection back after a whole answer.
     pub fn release(mut self) {
-        if let Some(connection) = self.connection.take() {
-            if connection.sender.is_closed() {
-                connection.task.abort();
-            } else {
-                self.pool.put(connection);
-            }
-        }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.task.abort();
+        if let Some(connection) = self.connection.take()
+            && !connection.sender.is_closed()
+        {
+            self.pool.put(connection);
         }
     }
 }
