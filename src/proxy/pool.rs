@@ -101,6 +101,10 @@ struct Inner {
     tasks: TaskTracker,
 }
 
+/// How long a connection that was given back may take to be ready: it may still hold a request body that
+/// the engine answered without reading it.
+const READY_WITHIN: Duration = Duration::from_millis(20);
+
 /// Idle connections kept; more are closed.
 const MOST_IDLE: usize = 512;
 
@@ -125,7 +129,8 @@ impl Pool {
     pub async fn lease(&self) -> Result<Lease, ConnectError> {
         while let Some(mut connection) = self.inner.take() {
             // Just given back, its task may still have to see that the answer ended: a moment, or its end.
-            let ready = connection.sender.is_ready() || connection.sender.ready().await.is_ok();
+            let ready = connection.sender.is_ready()
+                || matches!(timeout(READY_WITHIN, connection.sender.ready()).await, Ok(Ok(())));
             if ready {
                 return Ok(self.lend(connection, true));
             }
