@@ -97,8 +97,14 @@ enum Met {
 impl AnswerBody {
     /// A body that is all there; its record ends as `outcome` when it was sent.
     #[must_use]
-    pub fn whole(bytes: Bytes, record: Record) -> Self {
-        let out = if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) };
+    pub fn whole(bytes: Bytes, mut record: Record) -> Self {
+        let out = if bytes.is_empty() {
+            // A body without a byte is never asked for.
+            record.sent();
+            VecDeque::new()
+        } else {
+            VecDeque::from([bytes])
+        };
         Self::new(out, None, Reading::Opaque, record)
     }
 

@@ -157,11 +157,9 @@ impl Bodies {
     }
 
     /// Reads on in a refused body for a bounded time, so that a client still uploading reads its
-    /// answer and meets no reset. A client that waits for `100 Continue` sends nothing and needs none.
-    pub fn linger(&self, headers: &HeaderMap, mut body: Incoming) {
-        if headers.contains_key(header::EXPECT) || http_body::Body::is_end_stream(&body) {
-            return;
-        }
+    /// answer and meets no reset. Not for a client that still waits for `100 Continue`: reading would
+    /// send it.
+    pub fn linger(&self, mut body: Incoming) {
         let Ok(place) = Arc::clone(&self.lingering).try_acquire_owned() else { return };
         let until = Instant::now() + self.linger;
         self.tasks.spawn(async move {

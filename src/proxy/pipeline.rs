@@ -84,6 +84,13 @@ struct Arrived {
     client: Client,
 }
 
+/// The client's side of a request's body, until it is read or passed on.
+struct Upload {
+    body: Option<Incoming>,
+    /// Reading began: a client that waited for `100 Continue` got it.
+    begun: bool,
+}
+
 /// A request whose body was read, as far as it is read at all.
 struct Read {
     arrived: Arrived,
@@ -133,9 +140,9 @@ impl Pipeline {
         let ours = RequestId::next();
         let client_id = ClientId::from_header(head.headers.get(headers::REQUEST_ID));
         let ids = ids(&ours, client_id.as_ref());
-        let mut body = Some(body);
+        let mut upload = Upload { body: Some(body), begun: false };
         let start = self.arrive(&head, ours, client_id, arrived);
-        match self.answer(start, &mut body).await {
+        match self.answer(start, &mut upload).await {
             Ok(mut response) => {
                 headers::to_client(response.headers_mut(), &ids.ours, &ids.shown);
                 response.map(Either::Left)
@@ -143,11 +150,14 @@ impl Pipeline {
             Err(refused) => {
                 let Refused { refusal, record } = *refused;
                 // What was not read yet is read on, so that a client still uploading gets its answer.
-                let unread = body.take().filter(|b| !http_body::Body::is_end_stream(b));
+                let unread = upload.body.take().filter(|b| !http_body::Body::is_end_stream(b));
                 let wire = refusal.wire(self.too_long);
                 let response = respond::refuse(&refusal, &wire, &ids, unread.is_some());
                 if let Some(unread) = unread {
-                    self.parts.bodies.linger(&head.headers, unread);
+                    // One that waits for `100 Continue` sends nothing, and needs nothing.
+                    if upload.begun || !head.headers.contains_key(header::EXPECT) {
+                        self.parts.bodies.linger(unread);
+                    }
                 }
                 record.refused(&wire, outcome_of(&refusal));
                 response.map(|text| Either::Right(Full::new(text)))
@@ -159,9 +169,9 @@ impl Pipeline {
     async fn answer(
         &self,
         arrived: Arrived,
-        body: &mut Option<Incoming>,
+        upload: &mut Upload,
     ) -> Result<Response<AnswerBody>, Box<Refused>> {
-        let read = self.read(arrived, body).await?;
+        let read = self.read(arrived, upload).await?;
         let counted = self.count(read).await?;
         let admitted = self.admit(counted).await?;
         let sent = self.send(admitted).await?;
@@ -210,7 +220,7 @@ impl Pipeline {
     }
 
     /// Reads the body where it carries a prompt; leaves it to stream through where not.
-    async fn read(&self, mut arrived: Arrived, body: &mut Option<Incoming>) -> Result<Read, Box<Refused>> {
+    async fn read(&self, mut arrived: Arrived, upload: &mut Upload) -> Result<Read, Box<Refused>> {
         if let Err(refusal) = self.may_pass(&mut arrived) {
             return Err(arrived.record.turned_away(refusal));
         }
@@ -224,17 +234,18 @@ impl Pipeline {
             Ok(expected) => expected,
         };
         let Route::Prompt(api) = arrived.route else {
-            let body = body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
+            let body = upload.body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
             return Ok(Read { arrived, reading: None, body });
         };
-        let held = match body.as_mut() {
+        upload.begun = true;
+        let held = match upload.body.as_mut() {
             Some(incoming) => match self.parts.bodies.read(incoming, expected, enforced).await {
                 Ok(held) => held,
                 Err(error) => return Err(arrived.record.turned_away(error)),
             },
             None => Held::empty(),
         };
-        *body = None;
+        upload.body = None;
         match request::dialect::read(api, &held.bytes) {
             Ok(reading) => {
                 arrived.record.about.sequences = reading.shape.sequences();
@@ -416,6 +427,12 @@ impl Pipeline {
             record.outcome(Outcome::EngineError);
         }
         let upstream = Upstream { body, lease };
+        if http_body::Body::is_end_stream(&upstream.body) {
+            // HEAD, 204, 304: nobody will ask for a body, so that it must end here.
+            upstream.lease.release();
+            record.engine_done();
+            return Ok(Response::from_parts(parts, AnswerBody::whole(Bytes::new(), record)));
+        }
         if !record.is_prompt() {
             let body = AnswerBody::opaque(VecDeque::new(), upstream, record);
             return Ok(Response::from_parts(parts, body));
