@@ -225,14 +225,12 @@ impl Pipeline {
             return Err(arrived.record.turned_away(refusal));
         }
         let enforced = self.parts.modes.get(Rule::Body) == Mode::Enforce;
-        let expected = match self.parts.bodies.check_declared(&arrived.head.headers) {
-            Err(error) if enforced => return Err(arrived.record.turned_away(error)),
-            Err(_) => {
-                arrived.record.would_refuse("request_too_large");
-                0
-            }
-            Ok(expected) => expected,
-        };
+        let declared = self.parts.bodies.check_declared(&arrived.head.headers);
+        let expected = declared.as_ref().map_or(0, |size| *size);
+        let verdict = declared.map(|_| ()).map_err(Refusal::from);
+        if let Err(refusal) = self.judge(Rule::Body, verdict, &mut arrived.record) {
+            return Err(arrived.record.turned_away(refusal));
+        }
         let Route::Prompt(api) = arrived.route else {
             let body = upload.body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
             return Ok(Read { arrived, reading: None, body });
