@@ -480,7 +480,8 @@ impl Pipeline {
                     size += data.len();
                     chunks.push_back(data);
                     if size > self.parts.settings.collect_bytes {
-                        let body = AnswerBody::opaque(chunks, upstream, record);
+                        let body = AnswerBody::opaque(chunks, upstream, record)
+                            .telling(Arc::clone(&self.parts.forward));
                         return Ok(Response::from_parts(parts, body));
                     }
                 }
@@ -598,6 +599,7 @@ fn outcome_of(refusal: &Refusal) -> Outcome {
             Failure::Busy { .. } => Outcome::EngineError,
             Failure::Crashed { .. } => Outcome::EngineCrashed,
             Failure::Timeout { .. } => Outcome::Timeout,
+            Failure::Upload => Outcome::Rejected,
         },
         Refusal::Admission(_)
         | Refusal::Body(_)
