@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+mod admission;
+mod cancel;
 mod framing;
 mod headers;
 mod journal;
