@@ -37,6 +37,9 @@ pub enum Failure {
         /// This request may be the cause: it should not be sent again.
         suspect: bool,
     },
+    /// The client's own upload broke on its way through.
+    #[error("the request body is cut off or badly framed")]
+    Upload,
     /// It made no progress.
     #[error("the engine did not begin its answer within {limit:?}")]
     Timeout {
@@ -89,6 +92,8 @@ enum Try {
         reused: bool,
     },
     TimedOut(Duration),
+    /// The client's body broke: says nothing about the engine.
+    Upload,
 }
 
 impl Forward {
@@ -146,6 +151,7 @@ impl Forward {
             },
             Try::NoAnswer { reused: false } => Err(self.crashed(false)),
             Try::TimedOut(limit) => Err(Failure::Timeout { limit }),
+            Try::Upload => Err(Failure::Upload),
         }
     }
 
@@ -165,6 +171,7 @@ impl Forward {
         match self.attempt(lease, request).await {
             Try::Answered(answer) => Ok(self.served(*answer)),
             Try::TimedOut(limit) => Err(Failure::Timeout { limit }),
+            Try::Upload => Err(Failure::Upload),
             Try::Unsent(_) | Try::NoAnswer { .. } => Err(self.crashed(false)),
         }
     }
@@ -182,7 +189,12 @@ impl Forward {
         match result {
             Ok(response) => Try::Answered(Box::new(Answer { response, lease })),
             Err(mut error) => match error.take_message() {
+<<<<<<< HEAD
                 Some(request) => Try::Unsent(Box::new(request)),
+=======
+                Some(request) => Try::Unsent(request),
+                None if error.error().is_user() => Try::Upload,
+>>>>>>> gwtests
                 None => Try::NoAnswer { reused },
             },
         }

@@ -220,14 +220,12 @@ impl Pipeline {
             return Err(arrived.record.turned_away(refusal));
         }
         let enforced = self.parts.modes.get(Rule::Body) == Mode::Enforce;
-        let expected = match self.parts.bodies.check_declared(&arrived.head.headers) {
-            Err(error) if enforced => return Err(arrived.record.turned_away(error)),
-            Err(_) => {
-                arrived.record.would_refuse("request_too_large");
-                0
-            }
-            Ok(expected) => expected,
-        };
+        let declared = self.parts.bodies.check_declared(&arrived.head.headers);
+        let expected = declared.as_ref().map_or(0, |size| *size);
+        let verdict = declared.map(|_| ()).map_err(Refusal::from);
+        if let Err(refusal) = self.judge(Rule::Body, verdict, &mut arrived.record) {
+            return Err(arrived.record.turned_away(refusal));
+        }
         let Route::Prompt(api) = arrived.route else {
             let body = upload.body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
             return Ok(Read { arrived, reading: None, body });
@@ -242,7 +240,8 @@ impl Pipeline {
         };
         upload.body = None;
         match request::dialect::read(api, &held.bytes) {
-            Ok(reading) => {
+            Ok(mut reading) => {
+                reading.shape.prefix = reading.prompt.head().map(|head| self.parts.key.hash(head));
                 arrived.record.about.sequences = reading.shape.sequences();
                 if let Some(entry) = arrived.record.entry() {
                     entry.shaped(reading.shape.clone());
@@ -362,6 +361,114 @@ impl Pipeline {
         }
     }
 
+<<<<<<< HEAD
+=======
+    /// Holds the answer's head until it is known to be one, then passes the answer on.
+    async fn hold(&self, sent: Sent) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let Sent { answer: Answer { response, lease }, mut record } = sent;
+        let (parts, body) = response.into_parts();
+        record.status(parts.status.as_u16());
+        if parts.status.is_client_error() || parts.status.is_server_error() {
+            record.outcome(Outcome::EngineError);
+        }
+        let upstream = Upstream { body, lease };
+        if http_body::Body::is_end_stream(&upstream.body) {
+            // HEAD, 204, 304: nobody will ask for a body, so that it must end here.
+            upstream.lease.release();
+            record.engine_done();
+            return Ok(Response::from_parts(parts, AnswerBody::whole(Bytes::new(), record)));
+        }
+        if !record.is_prompt() {
+            let body = AnswerBody::opaque(VecDeque::new(), upstream, record);
+            return Ok(Response::from_parts(parts, body));
+        }
+        if is_event_stream(&parts.headers) {
+            self.hold_stream(parts, upstream, record).await
+        } else {
+            self.collect(parts, upstream, record).await
+        }
+    }
+
+    /// A stream: its head is held until the first complete event, which may still be an error.
+    async fn hold_stream(
+        &self,
+        mut parts: http::response::Parts,
+        upstream: Upstream,
+        record: Record,
+    ) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let settings = &self.parts.settings;
+        let stall = Duration::from_secs_f64(settings.stall_timeout_seconds);
+        let mut body = AnswerBody::events(upstream, settings.held_event_bytes, stall, record)
+            .telling(Arc::clone(&self.parts.forward));
+        match body.first_event().await {
+            Opening::Begun => {
+                parts.headers.remove(header::CONTENT_LENGTH);
+                Ok(Response::from_parts(parts, body))
+            }
+            Opening::Dead => Err(self.crashed(body.into_record(), Hint::DeadAnswer)),
+            Opening::Busy => Err(body.into_record().turned_away(self.busy())),
+            Opening::Ended => Err(self.crashed(body.into_record(), Hint::Reset { reused: false })),
+        }
+    }
+
+    /// A plain answer: collected, so that a death inside it is a clean 503; a large one is passed on.
+    async fn collect(
+        &self,
+        parts: http::response::Parts,
+        mut upstream: Upstream,
+        mut record: Record,
+    ) -> Result<Response<AnswerBody>, Box<Refused>> {
+        let mut chunks: VecDeque<Bytes> = VecDeque::new();
+        let mut size = 0;
+        loop {
+            match upstream.body.frame().await {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    size += data.len();
+                    chunks.push_back(data);
+                    if size > self.parts.settings.collect_bytes {
+                        let body = AnswerBody::opaque(chunks, upstream, record)
+                            .telling(Arc::clone(&self.parts.forward));
+                        return Ok(Response::from_parts(parts, body));
+                    }
+                }
+                Some(Err(_)) => return Err(self.crashed(record, Hint::Reset { reused: false })),
+                None => break,
+            }
+        }
+        upstream.lease.release();
+        let whole = if chunks.len() == 1 {
+            chunks.pop_front().unwrap_or_default()
+        } else {
+            Bytes::from(Vec::from(chunks).concat())
+        };
+        match self.verdict(parts.status, &whole) {
+            Some(Said::Dead) => return Err(self.crashed(record, Hint::DeadAnswer)),
+            Some(Said::Busy) => return Err(record.turned_away(self.busy())),
+            Some(Said::Other) | None => {}
+        }
+        if parts.status.is_success() {
+            record.whole_answer(events::usage(&whole));
+        }
+        record.engine_done();
+        Ok(Response::from_parts(parts, AnswerBody::whole(whole, record)))
+    }
+
+    fn verdict(&self, status: StatusCode, body: &[u8]) -> Option<Said> {
+        status.is_server_error().then(|| said(status.as_u16(), body))
+    }
+
+    fn crashed(&self, record: Record, hint: Hint) -> Box<Refused> {
+        self.parts.forward.hint(hint);
+        let (retry_after, suspect) = (self.parts.forward.retry_after(), record.suspect());
+        record.turned_away(Failure::Crashed { retry_after, suspect })
+    }
+
+    fn busy(&self) -> Failure {
+        Failure::Busy { retry_after: BUSY }
+    }
+
+>>>>>>> gwtests
     /// The shared limit on requests before their answer's head.
     #[must_use]
     pub fn edge(&self) -> tower::limit::GlobalConcurrencyLimitLayer {
@@ -410,3 +517,26 @@ fn guess(prompt: &Prompt, body: &Body) -> Tokens {
         (_, Body::Streamed(_)) => Tokens::ZERO,
     }
 }
+<<<<<<< HEAD
+=======
+
+/// How a refused request ended, for ledger and metrics.
+fn outcome_of(refusal: &Refusal) -> Outcome {
+    match refusal {
+        Refusal::Admission(rejection) if rejection.was_queued() => Outcome::Evicted,
+        Refusal::Engine(failure) => match failure {
+            Failure::Unreachable { .. } => Outcome::EngineUnavailable,
+            Failure::Busy { .. } => Outcome::EngineError,
+            Failure::Crashed { .. } => Outcome::EngineCrashed,
+            Failure::Timeout { .. } => Outcome::Timeout,
+            Failure::Upload => Outcome::Rejected,
+        },
+        Refusal::Admission(_)
+        | Refusal::Body(_)
+        | Refusal::Read(_)
+        | Refusal::Unsupported(_)
+        | Refusal::Closed { .. }
+        | Refusal::Unknown { .. } => Outcome::Rejected,
+    }
+}
+>>>>>>> gwtests

@@ -129,6 +129,7 @@ impl Refusal {
                     wire.final_word = *suspect;
                     wire
                 }
+                Failure::Upload => Wire::invalid(),
                 Failure::Timeout { .. } => {
                     Wire::new(StatusCode::GATEWAY_TIMEOUT, "upstream_timeout", "timeout_error")
                 }

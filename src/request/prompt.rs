@@ -21,6 +21,26 @@ pub enum Prompt {
     },
 }
 
+/// Bytes of a prompt's start that tell prompts with a common prefix apart from others.
+const HEAD: usize = 1024;
+
+impl Prompt {
+    /// The first bytes of the prompt, at most 1024: the same for prompts that share a system prompt. For
+    /// hashing with a key; never to be kept. None where there is no text.
+    #[must_use]
+    pub fn head(&self) -> Option<&[u8]> {
+        let text = match self {
+            Self::Items { items, .. } => items.iter().find_map(|item| match item {
+                PromptItem::Text(text) => Some(text.as_str()),
+                PromptItem::Ids { .. } => None,
+            }),
+            Self::Chat(chat) => chat.messages.first().and_then(|message| message.get("content")?.as_str()),
+            Self::Unread { .. } => None,
+        }?;
+        Some(&text.as_bytes()[..text.len().min(HEAD)])
+    }
+}
+
 /// One prompt of a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptItem {
