@@ -189,12 +189,8 @@ impl Forward {
         match result {
             Ok(response) => Try::Answered(Box::new(Answer { response, lease })),
             Err(mut error) => match error.take_message() {
-<<<<<<< HEAD
                 Some(request) => Try::Unsent(Box::new(request)),
-=======
-                Some(request) => Try::Unsent(request),
                 None if error.error().is_user() => Try::Upload,
->>>>>>> gwtests
                 None => Try::NoAnswer { reused },
             },
         }

@@ -86,7 +86,8 @@ impl Pipeline {
                     size += data.len();
                     chunks.push_back(data);
                     if size > self.parts.settings.collect_bytes {
-                        let body = AnswerBody::opaque(chunks, upstream, record);
+                        let body = AnswerBody::opaque(chunks, upstream, record)
+                            .telling(Arc::clone(&self.parts.forward));
                         return Ok(Response::from_parts(parts, body));
                     }
                 }

@@ -200,6 +200,7 @@ impl Refusal {
                 Failure::Busy { .. } => Outcome::EngineError,
                 Failure::Crashed { .. } => Outcome::EngineCrashed,
                 Failure::Timeout { .. } => Outcome::Timeout,
+                Failure::Upload => Outcome::Rejected,
             },
             Self::Admission(_)
             | Self::Body(_)

@@ -2,11 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
-<<<<<<< HEAD
-=======
 mod admission;
 mod cancel;
->>>>>>> gwtests
 mod framing;
 mod headers;
 mod journal;
