@@ -30,7 +30,7 @@
 //! |---|---|
 //! | telemetry, request | no room |
 //! | engine, ledger | request, telemetry |
-//! | tokens | request, engine (to ask its `/tokenize`), telemetry |
+//! | tokens | request, telemetry (gateway hands it the way to ask the engine) |
 //! | admit | request, engine, telemetry |
 //! | crash | request, engine, ledger, telemetry |
 //! | proxy | request, tokens, admit, ledger, engine, telemetry |
@@ -38,7 +38,7 @@
 //! | sim | request, tokens |
 //! | config | each room's `Settings` |
 //! | gateway | all of these |
-//! | cli | config, gateway, tokens, crash, sim, request, telemetry |
+//! | cli | config, gateway, tokens, crash, ledger, sim, request, telemetry |
 
 pub mod admit;
 pub mod cli;
