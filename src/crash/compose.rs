@@ -25,6 +25,8 @@ pub struct Death {
     pub time: SystemTime,
     /// When it was first suspected.
     pub suspected_at: Instant,
+    /// When the death before this one was confirmed: what was sent until then belongs to that one.
+    pub before: Option<Instant>,
     /// What confirmed it, in words of the engine's lifecycle.
     pub confirmed_by: Vec<&'static str>,
     /// The engine.
@@ -60,6 +62,9 @@ fn place(flight: &Flight, death: &Death) -> Place {
     };
     match flight.admitted {
         _ if !affected => Place::Elsewhere,
+        Some(at) if death.before.is_some_and(|before| at <= before) => Place::Elsewhere,
+        // It had left the queue, but the engine could not be reached: no byte of it was sent.
+        Some(_) if outcome == Some(Outcome::EngineUnavailable) => Place::InTheQueue,
         Some(at) if at <= suspected => Place::WithTheEngine,
         Some(_) => Place::SentAfterwards,
         // Out of the queue for want of an engine, or because its client left: it was there.

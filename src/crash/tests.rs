@@ -34,6 +34,7 @@ fn death(suspected_at: Instant) -> Death {
         at: Instant::now(),
         time: SystemTime::now(),
         suspected_at,
+        before: None,
         confirmed_by: vec!["connect_refused", "start_time_changed"],
         engine: Engine { kind: Some("vllm".to_owned()), incarnation: 1, ..Engine::default() },
         verdict: None,

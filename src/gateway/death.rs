@@ -25,6 +25,7 @@ pub(super) struct Mourner {
 pub(super) async fn follow(mut mourner: Mourner) {
     // At a death the picture may already be of the next life: the last one of this life is kept.
     let mut last = Arc::clone(&mourner.snapshot.borrow());
+    let mut before = None;
     loop {
         let change = tokio::select! {
             biased;
@@ -47,6 +48,7 @@ pub(super) async fn follow(mut mourner: Mourner) {
                     at,
                     time: SystemTime::now(),
                     suspected_at,
+                    before: before.replace(at),
                     confirmed_by,
                     engine: described(&last, incarnation, at),
                     verdict: None,

@@ -7,6 +7,7 @@ mod cancel;
 mod framing;
 mod headers;
 mod journal;
+mod life;
 mod rooms;
 mod streaming;
 mod support;
