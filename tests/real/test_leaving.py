@@ -43,10 +43,11 @@ def printed():
 
 
 def test_while_queued(engine):
-    with Gateway(engine.url, "leave-queued", config=settings.Config.patience(600)) as gate:
-        full = prompts.fill(lambda body: wire.Call(gate.url, "/v1/completions", body))
+    with Gateway(engine.url, "leave-queued") as gate:
+        full = prompts.fill(gate.url)
         came = engine.page().total("http_requests_total", handler="/v1/completions")
-        queued = [wire.Call(gate.url, "/v1/completions", prompts.completion(prompts.FILL, 50, stream=s))
+        queued = [wire.Call(gate.url, "/v1/completions", prompts.completion(prompts.FILL, 50, stream=s),
+                            settings.patience(600))
                   for s in (True, False)]
         wire.wait_for(lambda: depth(gate) == 2, 10, lambda: f"queue depth is {depth(gate)}, not 2")
         queued[0].leave()

@@ -21,12 +21,11 @@ def bare(engine, kind, show):
     return _bare[kind]
 
 
-def gated(engine, kind, name, headers=None, **more):
-    with Gateway(engine.url, f"preemption-{kind}-{name}",
-                 config=settings.Config.patience(600)) as gate:
+def gated(engine, kind, seconds, **more):
+    with Gateway(engine.url, f"preemption-{kind}-{seconds}s") as gate:
         engine.wait_idle()
         return Crowd(gate.url, engine.url, kind=kind, books=gate.admin,
-                     headers=headers, **more).run()
+                     headers=settings.patience(seconds), **more).run()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,7 +38,7 @@ def test_the_bare_engine_preempts(engine, kind, show):
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_a_long_deadline_all_forty_are_served_and_none_is_preempted(engine, kind, show):
     alone = bare(engine, kind, show)
-    crowd = gated(engine, kind, "600s")
+    crowd = gated(engine, kind, 600)
     rows = [alone.row("bare"), crowd.row("kvgate, 600 s")]
     show(f"Forty at once ({kind}), deadline 600 s: {crowd.seconds / alone.seconds:.2f} "
          "of the bare engine's time", table(rows))
@@ -53,7 +52,7 @@ def test_with_a_long_deadline_all_forty_are_served_and_none_is_preempted(engine,
 def test_with_a_short_deadline_who_cannot_make_it_is_told_when_to_come_back(engine, kind, show):
     once = wire.ask(engine.url, "/v1/completions", prompts.completion(300, 400))
     out = once.t_end - once.t_sent
-    crowd = gated(engine, kind, "20s", {settings.MAX_WAIT_HEADER: "20"}, come_back=True)
+    crowd = gated(engine, kind, 20, come_back=True)
     rows = honesty.waits(crowd, out)
     each = [{"client": r["client"], "refused at": f"{r['refused']:.1f}", "told": f"{r['told']:.1f}",
              "real": "-" if r["real"] is None else f"{r['real']:.1f}",

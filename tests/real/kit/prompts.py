@@ -1,9 +1,8 @@
 """Requests of an exact size, and no two with a common prefix."""
 import itertools
 import random
-import time
 
-from . import settings
+from . import settings, wire
 
 _made = itertools.count(1)
 _random = random.Random(20240501)
@@ -26,14 +25,12 @@ def completion(prompt, output, stream=False, **more):
     return body | more
 
 
-def fill(call):
+def fill(base):
     """Three streams that fill the pool: while they run, a fourth prompt of this size has no
     room, nor have they room for much more output than they ask for."""
-    calls = [call(completion(FILL, 135, stream=True)) for _ in range(3)]
-    end = time.monotonic() + 60
-    while not all(c.got for c in calls):
-        assert time.monotonic() < end, "the pool was not filled"
-        time.sleep(0.02)
+    calls = [wire.Call(base, "/v1/completions", completion(FILL, 135, stream=True),
+                       settings.patience(600)) for _ in range(3)]
+    wire.wait_for(lambda: all(c.got for c in calls), 60, "the pool was not filled")
     return calls
 
 

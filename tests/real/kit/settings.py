@@ -53,10 +53,6 @@ class Config:
     def max_prompt(tokens):
         return f"[admit.length]\nmax_prompt_tokens = {tokens}\n"
 
-    @staticmethod
-    def patience(seconds):
-        return f"[admit.queue]\nmax_wait_seconds = {seconds}\n"
-
     CAPACITY_OFF = '[admit.mode]\ncapacity = "off"\n'
 
     @staticmethod
@@ -68,7 +64,13 @@ class Config:
         return f"[admit.rates]\nrequests_per_minute = {number}\n"
 
 
-MAX_WAIT_HEADER = "x-kvgate-max-wait"      # seconds a request may wait in the queue
+
+
+def patience(seconds):
+    """The header that says how long a request may wait in the queue."""
+    return {"x-kvgate-max-wait": str(seconds)}
+
+
 COUNT_API = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}  # `count --api`
 
 # Names in the admin port's JSON; the first one present is taken.
