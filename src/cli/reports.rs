@@ -135,3 +135,27 @@ fn clock(t: f64) -> String {
     let time = OffsetDateTime::from_unix_timestamp(t as i64).ok();
     time.and_then(|t| t.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{t:.0}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_print_what_is_on_disk() {
+        let a_report =
+            Report { id: "crash-1796000000-1".to_owned(), t: 1_796_000_000.0, ..Report::default() };
+        let dir = tempfile::tempdir().unwrap();
+        let id = Reports::open(Some(dir.path())).write(a_report);
+        let state_dir = dir.path().to_owned();
+        let mut out = Vec::new();
+        reports(&ReportsArgs { state_dir: state_dir.clone(), json: false }, &mut out).unwrap();
+        let text = String::from_utf8(std::mem::take(&mut out)).unwrap();
+        assert!(text.contains(&id) && text.contains("2026-11-30T"), "{text}");
+        report(&ReportArgs { id: id.clone(), state_dir: state_dir.clone(), json: true }, &mut out).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&std::mem::take(&mut out)).unwrap();
+        assert_eq!((json["id"].as_str(), json["cause"].as_str()), (Some(id.as_str()), Some("unknown")));
+        report(&ReportArgs { id, state_dir: state_dir.clone(), json: false }, &mut out).unwrap();
+        assert!(String::from_utf8(std::mem::take(&mut out)).unwrap().contains("cause: unknown"));
+        assert!(report(&ReportArgs { id: "../x".to_owned(), state_dir, json: false }, &mut out).is_err());
+    }
+}
