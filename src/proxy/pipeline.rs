@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
 use tokio::sync::watch;
@@ -419,7 +419,9 @@ impl Pipeline {
     /// Holds the answer's head until it is known to be one, then passes the answer on.
     async fn hold(&self, sent: Sent) -> Result<Response<AnswerBody>, Box<Refused>> {
         let Sent { answer: Answer { response, lease }, mut record } = sent;
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
+        // The version is each connection's own: an engine of HTTP/1.0 does not make this one end.
+        parts.version = Version::HTTP_11;
         record.status(parts.status.as_u16());
         if parts.status.is_client_error() || parts.status.is_server_error() {
             record.outcome(Outcome::EngineError);
