@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+mod admin;
 mod admission;
 mod cancel;
 mod framing;
 mod headers;
+mod hostile;
 mod journal;
 mod life;
 mod rooms;
