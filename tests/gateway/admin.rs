@@ -63,9 +63,12 @@ async fn pages_have_their_shapes_and_a_wrong_path_lists_the_right_ones() {
     assert_eq!(inflight["count"], 1);
     let record = &inflight["requests"][0];
     assert_eq!(Some(record["id"].as_str().unwrap()), exchange.header("x-request-id"));
-    for (key, value) in
-        [("prompt_tokens", json!(9)), ("max_output_tokens", json!(5)), ("n", json!(2)), ("prompt_kind", json!("ids"))]
-    {
+    for (key, value) in [
+        ("prompt_tokens", json!(9)),
+        ("max_output_tokens", json!(5)),
+        ("n", json!(2)),
+        ("prompt_kind", json!("ids")),
+    ] {
         assert_eq!(record[key], value, "{record:#}");
     }
     exchange.json(200, &json!({})).await;
@@ -74,7 +77,9 @@ async fn pages_have_their_shapes_and_a_wrong_path_lists_the_right_ones() {
     let rules: BTreeSet<_> = limits["mode"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(rules, Rule::ALL.map(|r| r.label().to_owned()).into());
     assert_eq!(gate.admin_json("/api/v1/reports").await, json!({"reports": [], "skipped": []}));
-    for missing in ["/", "/metric", "/api/v1/", "/api/v1/state/x", "/api/v1/reports/crash-1-1", "/api/v1/reports/..%2f"] {
+    for missing in
+        ["/", "/metric", "/api/v1/", "/api/v1/state/x", "/api/v1/reports/crash-1-1", "/api/v1/reports/..%2f"]
+    {
         let answer = gate.admin(missing).await;
         assert_eq!(answer.status, 404, "{missing}");
         if !missing.starts_with("/api/v1/reports/") {
@@ -104,8 +109,10 @@ async fn every_metric_that_has_its_fact_is_on_the_page_and_the_page_reads() {
     };
     let sim = sim::start_with_log(settings, std::io::sink()).await.unwrap();
     let gate = Gate::ready_before(sim.url(), |c| c.admit.mode.length = kvgate::admit::Mode::Shadow).await;
-    let ask = |prompt: usize| completion(&json!({"prompt": vec![7; prompt], "max_tokens": 3, "stream": true,
-                                                 "stream_options": {"include_usage": true}}));
+    let ask = |prompt: usize| {
+        completion(&json!({"prompt": vec![7; prompt], "max_tokens": 3, "stream": true,
+                                                 "stream_options": {"include_usage": true}}))
+    };
     assert_eq!(gate.ask(ask(10)).await.status, 200);
     assert_eq!(gate.ask(completion(&json!({"prompt": "Hello", "max_tokens": 3}))).await.status, 200);
     assert_eq!(gate.ask(ask(1500)).await.status, 400, "in shadow");

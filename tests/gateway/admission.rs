@@ -19,7 +19,13 @@ fn ask(prompt: usize, output: u64) -> Value {
 
 /// Room for one request of 400 + 400 tokens, and no second.
 fn small() -> sim::Settings {
-    sim::Settings { pool_tokens: 1024, max_model_len: 1000, step_ms: 2.0, prefill_us_per_token: 0.0, ..Default::default() }
+    sim::Settings {
+        pool_tokens: 1024,
+        max_model_len: 1000,
+        step_ms: 2.0,
+        prefill_us_per_token: 0.0,
+        ..Default::default()
+    }
 }
 
 async fn simulated(settings: sim::Settings, change: impl FnOnce(&mut Config)) -> (Sim, Gate) {
@@ -69,7 +75,10 @@ async fn the_status_and_the_limit_can_be_configured() {
     .await;
     let answer = gate.ask(completion(&ask(101, 1))).await;
     assert_eq!((answer.status, answer.code().as_str()), (400, "context_length_exceeded"));
-    assert_eq!((answer.header("x-kvgate-prompt-tokens"), answer.header("x-kvgate-limit")), (Some("101"), Some("100")));
+    assert_eq!(
+        (answer.header("x-kvgate-prompt-tokens"), answer.header("x-kvgate-limit")),
+        (Some("101"), Some("100"))
+    );
     assert!(!engine.asked());
 }
 
@@ -148,7 +157,8 @@ async fn nobody_waits_longer_than_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_refuses() {
-    let (_sim, gate) = simulated(sim::Settings { step_ms: 50.0, ..small() }, |c| c.admit.queue.requests = 1).await;
+    let (_sim, gate) =
+        simulated(sim::Settings { step_ms: 50.0, ..small() }, |c| c.admit.queue.requests = 1).await;
     let _first = sent(&gate, completion(&ask(400, 400))).await;
     gate.loaded(1, 0).await;
     let _second = sent(&gate, completion(&ask(400, 400))).await;
@@ -261,7 +271,10 @@ async fn all_off_is_a_plain_proxy_and_frees_all_that_wait() {
     let answer = gate.ask(completion(&ask(1001, 1))).await;
     assert_eq!((answer.status, answer.header("x-kvgate-reason")), (400, None), "the engine's own refusal");
     assert_eq!(gate.ask(request("POST", "/v1/load_lora_adapter", &[], "{}")).await.status, 404);
-    assert_eq!(gate.ask(request("POST", "/v1/completions", &[], "nonsense")).await.header("x-kvgate-reason"), None);
+    assert_eq!(
+        gate.ask(request("POST", "/v1/completions", &[], "nonsense")).await.header("x-kvgate-reason"),
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,8 +10,13 @@ fn ask(output: u64, stream: bool) -> Value {
 }
 
 async fn simulated(step_ms: f64) -> (Sim, Gate) {
-    let settings =
-        sim::Settings { pool_tokens: 1024, max_model_len: 1000, step_ms, prefill_us_per_token: 0.0, ..Default::default() };
+    let settings = sim::Settings {
+        pool_tokens: 1024,
+        max_model_len: 1000,
+        step_ms,
+        prefill_us_per_token: 0.0,
+        ..Default::default()
+    };
     let sim = sim::start_with_log(settings, std::io::sink()).await.unwrap();
     let gate = Gate::ready_before(sim.url(), |_| {}).await;
     (sim, gate)
@@ -110,7 +115,11 @@ async fn one_that_leaves_inside_its_upload_is_no_fault_of_the_engine() {
         }
         // Broken framing inside the upload.
         let mut client = gate.client().await;
-        client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n")).await;
+        client
+            .send(format!(
+                "POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n"
+            ))
+            .await;
         until("its arrival", async || (gate.load().await.2 == 1).then_some(())).await;
         client.send("nonsense\r\n").await;
         let (rest, _) = client.rest().await;

@@ -153,7 +153,9 @@ async fn hostile_framing_is_never_forwarded() {
     for head in heads {
         for path in ["/v1/completions", "/v1/embeddings"] {
             let mut client = gate.client().await;
-            client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n0\r\n\r\n{smuggled}")).await;
+            client
+                .send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n0\r\n\r\n{smuggled}"))
+                .await;
             let (rest, _) = soon(&format!("the end after {head:?}"), client.rest()).await;
             let text = String::from_utf8_lossy(&rest);
             assert!(text.is_empty() || text.starts_with("HTTP/1.1 400"), "{head:?}: {text}");
@@ -161,12 +163,19 @@ async fn hostile_framing_is_never_forwarded() {
         }
     }
     // Both framings at once: only the chunks count (RFC 9112, 6.1), and only one framing goes on.
-    for both in ["content-length: 3\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 3"] {
+    for both in
+        ["content-length: 3\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 3"]
+    {
         let mut client = gate.client().await;
-        client.send(format!("POST /v1/embeddings HTTP/1.1\r\nhost: x\r\n{both}\r\n\r\n5\r\nabcde\r\n0\r\n\r\n")).await;
+        client
+            .send(format!("POST /v1/embeddings HTTP/1.1\r\nhost: x\r\n{both}\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"))
+            .await;
         let exchange = engine.next().await;
         assert_eq!(exchange.body, b"abcde");
-        assert_eq!((exchange.all("content-length"), exchange.all("transfer-encoding")), (vec![], vec!["chunked"]));
+        assert_eq!(
+            (exchange.all("content-length"), exchange.all("transfer-encoding")),
+            (vec![], vec!["chunked"])
+        );
     }
     for chunk in ["g\r\nx\r\n", "-1\r\n", "ffffffffffffffffff\r\n", "5\r\nabcdefgh\r\n0\r\n\r\n"] {
         let mut client = gate.client().await;
@@ -183,12 +192,20 @@ async fn hostile_framing_is_never_forwarded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_or_senseless_head_ends_the_connection() {
     let (mut engine, gate) = pair(|c| c.proxy.head_timeout_seconds = 0.3).await;
-    for start in ["GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02", "GET  / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+    for start in [
+        "GET / HTTP/9.9\r\n\r\n",
+        "\x16\x03\x01\x02",
+        "GET  / HTTP/1.1\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
         let mut client = gate.client().await;
         client.send(start).await;
         let (rest, _) = client.rest().await;
         let text = String::from_utf8_lossy(&rest);
-        assert!(text.is_empty() || text.starts_with("HTTP/1.1 4") || text.starts_with("HTTP/1.1 505"), "{start:?}: {text}");
+        assert!(
+            text.is_empty() || text.starts_with("HTTP/1.1 4") || text.starts_with("HTTP/1.1 505"),
+            "{start:?}: {text}"
+        );
     }
     let mut client = gate.client().await;
     client.send("GET / HTTP/1.1\r\nx: ").await;
@@ -214,7 +231,12 @@ async fn upgrades_tunnels_and_grpc_are_refused() {
     ];
     for ask in asks {
         let answer = gate.ask(&ask).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{}", String::from_utf8_lossy(&ask));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_request"),
+            "{}",
+            String::from_utf8_lossy(&ask)
+        );
     }
     assert!(!engine.asked());
 }
@@ -296,7 +318,9 @@ async fn a_client_of_http_1_0_is_answered_in_its_way() {
     let (mut engine, gate) = pair(|_| {}).await;
     let body = hi().to_string();
     let mut client = gate.client().await;
-    client.send(format!("POST /v1/completions HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+    client
+        .send(format!("POST /v1/completions HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+        .await;
     let exchange = engine.next().await;
     assert_eq!(exchange.line(), "POST /v1/completions HTTP/1.1");
     exchange.json(200, &json!({"a": 1})).await;
@@ -307,7 +331,10 @@ async fn a_client_of_http_1_0_is_answered_in_its_way() {
     let streaming = json!({"prompt": "Hi", "stream": true}).to_string();
     let mut client = gate.client().await;
     client
-        .send(format!("POST /v1/completions HTTP/1.0\r\ncontent-length: {}\r\n\r\n{streaming}", streaming.len()))
+        .send(format!(
+            "POST /v1/completions HTTP/1.0\r\ncontent-length: {}\r\n\r\n{streaming}",
+            streaming.len()
+        ))
         .await;
     let mut exchange = engine.next().await;
     exchange.stream().await;
@@ -316,7 +343,10 @@ async fn a_client_of_http_1_0_is_answered_in_its_way() {
     exchange.end_chunks().await;
     let (rest, _) = client.rest().await;
     let text = String::from_utf8(rest).unwrap();
-    assert!(text.ends_with("\r\n\r\ndata: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"), "{text}");
+    assert!(
+        text.ends_with("\r\n\r\ndata: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"),
+        "{text}"
+    );
     assert!(!text.contains("chunked"), "{text}");
 }
 

@@ -171,7 +171,8 @@ async fn the_engine_s_key_takes_the_place_of_the_client_s() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn target_and_body_reach_the_engine_byte_for_byte() {
     let (mut engine, gate) = pair().await;
-    let odd = "{ \"prompt\" :\t\"H\\u0069 \u{1F642}\",\r\n \"max_tokens\":3, \"max_tokens\": 4 ,\"x\":1e2}\n ";
+    let odd =
+        "{ \"prompt\" :\t\"H\\u0069 \u{1F642}\",\r\n \"max_tokens\":3, \"max_tokens\": 4 ,\"x\":1e2}\n ";
     for target in [
         "/v1/completions?a=1&b=%2F%2f+x&&c",
         "//v1/%63ompletions/?q",

@@ -67,7 +67,13 @@ async fn odd_answers_of_the_engine_end() {
     for path in ["/v1/completions", "/v1/embeddings"] {
         for answer in answers {
             let mut client = gate.client().await;
-            client.send(crate::support::client::post(path, &[("Connection", "close")], &json!({"prompt": "Hi"}))).await;
+            client
+                .send(crate::support::client::post(
+                    path,
+                    &[("Connection", "close")],
+                    &json!({"prompt": "Hi"}),
+                ))
+                .await;
             let mut exchange = engine.next().await;
             exchange.try_send(answer).await;
             exchange.close().await;
@@ -102,8 +108,18 @@ async fn nonsense_on_the_engine_s_pages_leaves_the_gate_serving() {
         let mut client = gate.client().await;
         client.send(completion(&json!({"prompt": "Hi", "max_tokens": 4}))).await;
         let exchange = engine.next().await;
-        exchange.json(200, &json!({"usage": {"prompt_tokens": 18446744073709551615_u64, "completion_tokens": -1}})).await;
-        assert_eq!(client.answer().await.status, 200, "{:?}", String::from_utf8_lossy(&page[..page.len().min(80)]));
+        exchange
+            .json(
+                200,
+                &json!({"usage": {"prompt_tokens": 18446744073709551615_u64, "completion_tokens": -1}}),
+            )
+            .await;
+        assert_eq!(
+            client.answer().await.status,
+            200,
+            "{:?}",
+            String::from_utf8_lossy(&page[..page.len().min(80)])
+        );
         assert_eq!(gate.admin("/livez").await.status, 200);
         assert_eq!(gate.admin("/api/v1/state").await.status, 200);
     }
@@ -146,7 +162,9 @@ async fn numbers_without_measure_in_a_request_are_survived() {
         [("x-stainless-read-timeout", "inf")],
     ] {
         let mut client = gate.client().await;
-        client.send(crate::support::client::post("/v1/completions", &headers, &json!({"prompt": "Hi"}))).await;
+        client
+            .send(crate::support::client::post("/v1/completions", &headers, &json!({"prompt": "Hi"})))
+            .await;
         engine.next().await.json(200, &json!({})).await;
         assert_eq!(client.answer().await.status, 200);
     }

@@ -11,6 +11,8 @@ mod hostile;
 mod journal;
 mod life;
 mod rooms;
+mod scenarios;
+mod soak;
 mod streaming;
 mod support;
 mod tokens;

@@ -5,10 +5,11 @@ use serde_json::json;
 use crate::support::{Engine, Exchange, Gate, Raw, completion, soon};
 
 const ROLE: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
-const PIECE: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":null}]}\n\n";
-const LAST: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":\"stop\"}]}\n\n";
-const USAGE: &str =
-    "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"total_tokens\":7,\"completion_tokens\":3}}\n\n";
+const PIECE: &str =
+    "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":null}]}\n\n";
+const LAST: &str =
+    "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":\"stop\"}]}\n\n";
+const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"total_tokens\":7,\"completion_tokens\":3}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 const DEAD: &str = include_str!("../data/engine/dead_event.txt");
 const DEAD_PLAIN: &str = include_str!("../data/engine/dead_plain.json");
@@ -269,7 +270,9 @@ async fn a_plain_answer_cut_inside_is_a_clean_503() {
         let mut client = gate.client().await;
         client.send(completion(&json!({"prompt": "Hi"}))).await;
         let mut exchange = engine.next().await;
-        exchange.send("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{\"id\"").await;
+        exchange
+            .send("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{\"id\"")
+            .await;
         if reset {
             exchange.reset();
         } else {

@@ -68,8 +68,9 @@ impl Gate {
     pub async fn ready(&self) {
         until("readiness", async || {
             let answer = self.admin("/readyz").await;
-            (answer.status == 200 && !self.admin_json("/api/v1/state").await["engine"]["scrape_age_seconds"].is_null())
-                .then_some(())
+            (answer.status == 200
+                && !self.admin_json("/api/v1/state").await["engine"]["scrape_age_seconds"].is_null())
+            .then_some(())
         })
         .await;
     }
