@@ -137,15 +137,13 @@ fn clock(t: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
-
     use super::*;
 
     #[test]
     fn the_commands_print_what_is_on_disk() {
         let a_report =
             Report { id: "crash-1796000000-1".to_owned(), t: 1_796_000_000.0, ..Report::default() };
-        let dir = TempDir::new().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let id = Reports::open(Some(dir.path())).write(a_report);
         let state_dir = dir.path().to_owned();
         let mut out = Vec::new();

@@ -79,16 +79,19 @@ async fn a_report_names_all_that_were_with_the_engine_and_no_other() {
     let refused = arrive(&ledger, 9);
     end(refused, Outcome::Rejected);
     let left = end(left, Outcome::ClientGone);
+    // Let in, and met a refused connection: no byte of it was sent.
     let unavailable = end(unavailable, Outcome::EngineUnavailable);
     let evicted = end(evicted, Outcome::Evicted);
 
     let report = compose(&death(suspected), &ledger);
-    let mut expected = [&crashed_first, open.id(), &left, &unavailable];
+    let mut expected = [&crashed_first, open.id(), &left];
     expected.sort_unstable();
     assert_eq!(ids(&report.in_flight), expected);
     assert_eq!(ids(&report.sent_while_suspected), [late.id()]);
-    assert_eq!(report.queued_total, 2);
-    assert_eq!(ids(&report.queued), [waiting.id(), &evicted]);
+    assert_eq!(report.queued_total, 3);
+    let mut queued = [waiting.id(), &evicted, &unavailable];
+    queued.sort_unstable();
+    assert_eq!(ids(&report.queued), queued);
     assert_eq!((report.cause, report.confidence), (Cause::Unknown, 0.0));
     assert!(report.advice[0].contains("collect"));
     assert_eq!(report.confirmed_by, ["connect_refused", "start_time_changed"]);
@@ -128,6 +131,20 @@ async fn an_earlier_life_proves_nothing() {
     death.engine.start_time = Some(open.record().t_arrived + 3600.0);
     let report = compose_from(&death, ledger.flights());
     assert!(report.suspects[0].score > 3.0, "{:?}", report.suspects);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_death_does_not_name_the_first_one_s_casualties() {
+    let ledger = Ledger::in_memory();
+    end(sent(&ledger, 1).await, Outcome::EngineCrashed);
+    let straggler = sent(&ledger, 2).await;
+    let before = Instant::now();
+    tokio::time::advance(Duration::from_millis(10)).await;
+    end(straggler, Outcome::EngineCrashed);
+    let own = sent(&ledger, 3).await;
+    let death = Death { before: Some(before), ..death(Instant::now()) };
+    let report = compose(&death, &ledger);
+    assert_eq!(ids(&report.in_flight), [own.id()]);
 }
 
 #[test]

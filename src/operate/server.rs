@@ -25,6 +25,8 @@ const MOST_CONNECTIONS: usize = 256;
 /// Largest body of a changing call, bytes.
 const MOST_BODY: usize = 64 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time a client may take for its body: the places are few, and probes need one.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there is no admin port.
 #[derive(Debug, thiserror::Error)]
@@ -124,9 +126,14 @@ async fn answer(handles: &Handles, request: Request<Incoming>) -> Response<Full<
             "this name is not one of this server's: ask it by address, or add the name to operate.hosts";
         return json_answer(StatusCode::MISDIRECTED_REQUEST, &json!({"error": text}));
     }
-    let body = match Limited::new(body, MOST_BODY).collect().await {
-        Ok(body) => body.to_bytes(),
+    let body = Limited::new(body, MOST_BODY).collect();
+    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
         Err(_) => {
+            let text = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+            return json_answer(StatusCode::REQUEST_TIMEOUT, &json!({ "error": text }));
+        }
+        Ok(Err(_)) => {
             let text = format!("the body is over {MOST_BODY} bytes, or broken");
             return json_answer(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error": text }));
         }

@@ -145,7 +145,11 @@ impl Forward {
             Try::Unsent(request) => self.last_attempt(*request).await,
             Try::NoAnswer { reused: true } => match again {
                 Some(bytes) if self.same_start().await => {
-                    self.last_attempt(self.build(head, Outgoing::Whole(bytes))).await
+                    match self.last_attempt(self.build(head, Outgoing::Whole(bytes))).await {
+                        // It was sent once: the engine may have had it.
+                        Err(Failure::Unreachable { .. }) => Err(self.crashed(true)),
+                        other => other,
+                    }
                 }
                 _ => Err(self.crashed(true)),
             },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 
 use super::answer::{AnswerBody, Opening, Upstream};
@@ -25,7 +25,9 @@ impl Pipeline {
     /// Holds the answer's head until it is known to be one, then passes the answer on.
     pub(super) async fn hold(&self, sent: Sent) -> Result<Response<AnswerBody>, Box<Refused>> {
         let Sent { answer: Answer { response, lease }, mut record } = sent;
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
+        // The version is each connection's own: an engine of HTTP/1.0 does not make this one end.
+        parts.version = Version::HTTP_11;
         record.status(parts.status.as_u16());
         if parts.status.is_client_error() || parts.status.is_server_error() {
             record.outcome(Outcome::EngineError);
@@ -119,7 +121,7 @@ impl Pipeline {
 
     fn crashed(&self, record: Record, hint: Hint) -> Box<Refused> {
         self.parts.forward.hint(hint);
-        let (retry_after, suspect) = (self.parts.forward.retry_after(), record.suspect());
+        let (retry_after, suspect) = (self.parts.forward.retry_after(), self.suspect(&record));
         record.turned_away(Failure::Crashed { retry_after, suspect })
     }
 

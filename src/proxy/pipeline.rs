@@ -354,7 +354,7 @@ impl Pipeline {
         match sent {
             Ok(answer) => Ok(Sent { answer, record }),
             Err(Failure::Crashed { retry_after, .. }) => {
-                let suspect = record.suspect();
+                let suspect = self.suspect(&record);
                 Err(record.turned_away(Failure::Crashed { retry_after, suspect }))
             }
             Err(failure) => Err(record.turned_away(failure)),

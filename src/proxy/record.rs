@@ -125,10 +125,10 @@ impl Record {
         self.about.sequences
     }
 
-    /// Whether no token has come yet and no prompt as long as this one was ever answered.
+    /// The prompt, where no token of the answer has come yet and no prompt as long was ever answered.
     #[must_use]
-    pub fn suspect(&self) -> bool {
-        self.last_token.is_none() && self.about.prompt.is_some_and(|p| self.proven.unproven(p))
+    pub fn unproven(&self) -> Option<u64> {
+        self.about.prompt.filter(|prompt| self.last_token.is_none() && self.proven.unproven(*prompt))
     }
 
     /// Holds the place in the engine until the engine is done.

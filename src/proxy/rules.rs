@@ -1,11 +1,18 @@
 //! The rules that need no waiting, and what a rule's mode makes of its verdict.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
 use crate::admit::{Limits, Mode, OutputRule, Rule, length};
 use crate::request::{Api, Client, Shape, Tokens};
 use crate::tokens::{self, Count};
+
+/// How long ago a request that may have killed the engine was sent at most.
+const IN_PREFILL: Duration = Duration::from_secs(10);
 
 impl Pipeline {
     /// The rules that need no waiting: requests per minute, then length.
@@ -45,6 +52,22 @@ impl Pipeline {
             }
             (Err(refusal), Mode::Enforce) => Err(refusal),
         }
+    }
+
+    /// Whether a request under which the engine died may be what killed it, so that sending it again could
+    /// kill the next one: it was sent a short time ago and not answered, its prompt is longer than any that
+    /// this engine has answered, and no other that was with the engine is longer.
+    pub(super) fn suspect(&self, record: &Record) -> bool {
+        let Some(prompt) = record.unproven() else { return false };
+        let now = Instant::now();
+        let recent = |at: Instant| now.saturating_duration_since(at) < IN_PREFILL;
+        let flights = self.parts.ledger.flights();
+        let mine = flights.iter().find(|f| f.record.id == record.about.id);
+        mine.and_then(|f| f.admitted).is_some_and(recent)
+            && !flights.iter().any(|f| {
+                let there = f.admitted.is_some_and(recent) && f.ended.is_none_or(recent);
+                there && f.record.t_first_token.is_none() && f.record.shape.prompt().get() > prompt
+            })
     }
 
     /// The length limits for a request of this shape.

@@ -307,6 +307,18 @@ impl Exchange {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
+    /// Sends bytes that the gateway may not want to the end.
+    pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref()).await;
+    }
+
+    /// Closes the connection in order.
+    pub async fn close(mut self) {
+        let _ = self.stream.shutdown().await;
+        // What has not been read would turn the close into a reset.
+        let _ = soon("the gateway's close", self.stream.read_to_end(&mut Vec::new())).await;
+    }
+
     /// Begins a stream of events.
     pub async fn stream(&mut self) {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\

@@ -11,7 +11,7 @@ pub use engine::{Engine, Exchange};
 pub use gate::{Gate, tokenizer};
 
 /// Longer than anything here takes, even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(8);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for what must come.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
