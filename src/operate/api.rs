@@ -107,10 +107,10 @@ impl Handles {
 
     /// State pages: open where the port is on loopback, else with the token.
     fn pages(&self, call: &Call<'_>) -> Answer {
-        if !self.settings.listen.ip().is_loopback() {
-            if let Some(refusal) = self.unauthorized(call) {
-                return refusal;
-            }
+        if !self.settings.listen.ip().is_loopback()
+            && let Some(refusal) = self.unauthorized(call)
+        {
+            return refusal;
         }
         match call.path {
             "/api/v1/state" => json_answer(StatusCode::OK, &self.state()),

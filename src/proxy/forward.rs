@@ -86,7 +86,7 @@ pub struct Answer {
 enum Try {
     Answered(Box<Answer>),
     /// Nothing was sent: the request is whole again.
-    Unsent(Request<Outgoing>),
+    Unsent(Box<Request<Outgoing>>),
     /// Sent, at least in part, and no byte came back.
     NoAnswer {
         reused: bool,
@@ -142,7 +142,7 @@ impl Forward {
         let request = self.build(head, body);
         match self.attempt(lease, request).await {
             Try::Answered(answer) => Ok(self.served(*answer)),
-            Try::Unsent(request) => self.last_attempt(request).await,
+            Try::Unsent(request) => self.last_attempt(*request).await,
             Try::NoAnswer { reused: true } => match again {
                 Some(bytes) if self.same_start().await => {
                     match self.last_attempt(self.build(head, Outgoing::Whole(bytes))).await {
@@ -193,7 +193,7 @@ impl Forward {
         match result {
             Ok(response) => Try::Answered(Box::new(Answer { response, lease })),
             Err(mut error) => match error.take_message() {
-                Some(request) => Try::Unsent(request),
+                Some(request) => Try::Unsent(Box::new(request)),
                 None if error.error().is_user() => Try::Upload,
                 None => Try::NoAnswer { reused },
             },

@@ -184,8 +184,11 @@ pub async fn light_traffic(data: SocketAddr, time: Option<Duration>) {
     let mut n = 0_u64;
     while until.is_none_or(|u| Instant::now() < u) {
         n += 1;
-        let body =
-            chat(&format!("Question {n}: {}", "why ".repeat((n % 50) as usize)), 40 + n % 60, n % 3 != 0);
+        let body = chat(
+            &format!("Question {n}: {}", "why ".repeat((n % 50) as usize)),
+            40 + n % 60,
+            !n.is_multiple_of(3),
+        );
         calls.spawn(async move { call(data, Method::POST, CHAT, Some(&body)).await });
         while calls.try_join_next().is_some() {}
         sleep(Duration::from_millis(300)).await;
