@@ -52,7 +52,7 @@ pub enum Hint {
 /// Tells the loop; cheap to clone, never blocks.
 #[derive(Debug, Clone)]
 pub struct Hints {
-    to: mpsc::Sender<Hint>,
+    to: mpsc::Sender<(Hint, Instant)>,
     served: Arc<AtomicBool>,
 }
 
@@ -62,7 +62,8 @@ impl Hints {
         if hint == Hint::Served {
             self.served.store(true, Ordering::Relaxed);
         } else {
-            let _ = self.to.try_send(hint);
+            // With its time: a request let in meanwhile was not with the engine when it fell.
+            let _ = self.to.try_send((hint, Instant::now()));
         }
     }
 }
@@ -131,7 +132,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(mut self, mut hints: mpsc::Receiver<Hint>) {
+    async fn run(mut self, mut hints: mpsc::Receiver<(Hint, Instant)>) {
         let mut tick = interval(self.settings.scrape_interval());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         telemetry::emit(Event::EngineState { state: self.life.state().label(), all: State::LABELS });
@@ -140,7 +141,7 @@ impl Watcher {
             let next_look = self.next_look();
             tokio::select! {
                 _ = tick.tick() => self.tick(),
-                Some(hint) = hints.recv() => self.hint(hint),
+                Some((hint, at)) = hints.recv() => self.hint(hint, at),
                 Some(seen) = self.calls.join_next() => self.seen(seen),
                 () = sleep_until(next_look.unwrap_or_else(Instant::now)), if next_look.is_some() => self.look(),
                 () = publish.closed() => return,
@@ -234,14 +235,14 @@ impl Watcher {
         }
     }
 
-    fn hint(&mut self, hint: Hint) {
+    fn hint(&mut self, hint: Hint, at: Instant) {
         let seen = match hint {
             Hint::ConnectRefused => Observation::ConnectRefused,
             Hint::Reset { .. } => Observation::Reset,
             Hint::DeadAnswer => Observation::DeadAnswer,
             Hint::Served => return,
         };
-        self.fold(seen, Instant::now());
+        self.fold(seen, at);
         self.look = true;
     }
 

@@ -200,9 +200,10 @@ async fn a_death_answers_everybody_and_one_report_names_those_in_flight() {
     let reports = gate.reports().await;
     assert_eq!(reports.len(), 1, "{reports:#?}");
     assert_eq!(named(&reports[0], "in_flight"), with);
-    // Some may have left the queue for want of an engine before anything was suspected.
-    assert!(reports[0]["queued_total"].as_u64().unwrap() <= 3);
-    assert_eq!(reports[0]["sent_while_suspected"], json!([]));
+    // Some of those that waited may have been let in by the first reset, before all was known.
+    let (late, queued) =
+        (named(&reports[0], "sent_while_suspected"), reports[0]["queued_total"].as_u64().unwrap());
+    assert!(late.len() as u64 + queued <= 3, "{:#}", reports[0]);
     assert!(reports[0]["confirmed_by"].as_array().unwrap().len() >= 2, "{}", reports[0]["confirmed_by"]);
     assert_eq!(gate.admin_json("/api/v1/state").await["engine"]["starts_seen"], 2);
 }

@@ -167,10 +167,7 @@ impl Engine {
 
     /// Whether a request has come.
     pub fn asked(&mut self) -> bool {
-        match self.exchanges.try_recv() {
-            Ok(_) => true,
-            Err(_) => false,
-        }
+        self.exchanges.try_recv().is_ok()
     }
 
     /// Closes idle connections; those made later stay.

@@ -1,7 +1,7 @@
 //! A gateway in process.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use kvgate::config::Config;
@@ -31,7 +31,6 @@ pub struct Gate {
     /// The admin port.
     pub admin: SocketAddr,
     stop: CancellationToken,
-    folder: tempfile::TempDir,
 }
 
 impl Drop for Gate {
@@ -43,7 +42,6 @@ impl Drop for Gate {
 impl Gate {
     /// A gateway in front of `url`, that reads the engine often.
     pub async fn before(url: String, change: impl FnOnce(&mut Config)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.engine.url = url;
         config.engine.scrape_interval_seconds = 0.05;
@@ -54,7 +52,7 @@ impl Gate {
         assert_eq!(config.problems(), Vec::<String>::new());
         let stop = CancellationToken::new();
         let running = gateway::start(config, stop.clone()).await.unwrap();
-        Self { data: running.data, admin: running.admin, running: Some(running), stop, folder }
+        Self { data: running.data, admin: running.admin, running: Some(running), stop }
     }
 
     /// A gateway in front of `url` whose engine is ready and was scraped.
@@ -73,11 +71,6 @@ impl Gate {
             .then_some(())
         })
         .await;
-    }
-
-    /// A folder of this gateway's own.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// A new connection to the data port.
@@ -139,7 +132,7 @@ impl Gate {
         .await;
     }
 
-    /// How the request with this id ended, from the ledger's recent past.
+    /// All crash reports, newest first.
     pub async fn reports(&self) -> Vec<Value> {
         let listing = self.admin_json("/api/v1/reports").await;
         let mut all = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub use client::{Answer, Raw, completion, get, request};
 pub use engine::{Engine, Exchange};
-pub use gate::{Gate, tokenizer};
+pub use gate::Gate;
 
 /// Longer than anything here takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
