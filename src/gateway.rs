@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -113,6 +114,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let gate = Gate::new(&config.admit, modes.clone());
     let truth = Arc::new(Truth::default());
     let heart = Heart::default();
+    let settled = Arc::new(AtomicBool::new(false));
     let tasks = TaskTracker::new();
     let until = |task| stop.clone().run_until_cancelled_owned(task);
 
@@ -126,6 +128,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         counter.clone(),
         client.clone(),
         snapshot.clone(),
+        Arc::clone(&settled),
     ))));
     tasks.spawn(until(Box::pin(death::follow(Mourner {
         changes,
@@ -145,6 +148,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         modes: modes.clone(),
         counter: counter.clone(),
         truth: Arc::clone(&truth),
+        settled,
         reports,
         fixed: json!({
             "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile_json(profile.as_ref())},

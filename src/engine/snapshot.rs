@@ -133,11 +133,13 @@ impl Snapshot {
     }
 
     /// When a client that was turned away because of the engine may come back: the learned load time that
-    /// is left, else five seconds; 1 to 60 s.
+    /// is left; while none was learned five seconds, and later a quarter of the time it has been away. 1 to
+    /// 60 s.
     #[must_use]
     pub fn retry_after(&self, now: Instant) -> Duration {
-        let usual = Duration::from_secs(5);
-        self.expected_for(now).unwrap_or(usual).clamp(Duration::from_secs(1), Duration::from_secs(60))
+        let guess =
+            || self.unavailable_for(now).map_or(Duration::ZERO, |away| away / 4).max(Duration::from_secs(5));
+        self.expected_for(now).unwrap_or_else(guess).clamp(Duration::from_secs(1), Duration::from_secs(60))
     }
 
     /// What `/engine/livez` answers; `busy_since` is since when kvgate has had requests at the engine.

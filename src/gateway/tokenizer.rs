@@ -1,6 +1,7 @@
 //! Finds the tokenizer that the engine uses, again at each of its starts, and proves it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -36,11 +37,13 @@ pub(super) fn counter(settings: &Settings) -> Result<Counter, StartError> {
 }
 
 /// Keeps the counter's source in step with the engine: at each start it is looked for and proven anew.
+/// `settled` turns true when that was done for the first time.
 pub(super) async fn keep(
     settings: Settings,
     counter: Counter,
     client: engine::Client,
     mut snapshot: watch::Receiver<Arc<Snapshot>>,
+    settled: Arc<AtomicBool>,
 ) {
     let mut known: Option<(u64, Option<String>)> = None;
     loop {
@@ -50,7 +53,12 @@ pub(super) async fn keep(
         let now = (current.incarnation, root.clone());
         if model.is_some() && current.ready() && known.as_ref() != Some(&now) {
             known = Some(now);
+            if counter.source().kind == "none" {
+                // Until a tokenizer is found and read, a second or two.
+                counter.use_engine(ask(client.clone()));
+            }
             choose(&settings, &counter, &client, root.as_deref()).await;
+            settled.store(true, Ordering::Relaxed);
         }
         if snapshot.changed().await.is_err() {
             return;

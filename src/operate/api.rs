@@ -1,6 +1,7 @@
 //! What the admin port answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -39,6 +40,8 @@ pub struct Handles {
     pub counter: Counter,
     /// Whether counts agree with the engine's.
     pub truth: Arc<Truth>,
+    /// Whether a tokenizer was looked for in what the engine says.
+    pub settled: Arc<AtomicBool>,
     /// Crash reports.
     pub reports: Reports,
     /// What does not change while the gateway runs: limits, addresses, what the journal held at start.
@@ -91,7 +94,9 @@ impl Handles {
     }
 
     fn readyz(&self) -> Answer {
-        let readiness = Readiness::of(&self.snapshot.borrow(), self.heart.draining(), Instant::now());
+        let settled = self.settled.load(Ordering::Relaxed);
+        let readiness =
+            Readiness::of(&self.snapshot.borrow(), self.heart.draining(), settled, Instant::now());
         let status = readiness.status(self.settings.ready_policy);
         let mut body = json!(readiness);
         body["tokenizer"] = json!(self.counter.source());

@@ -75,12 +75,13 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// From what is known of the engine.
+    /// From what is known of the engine; `settled` once it is known how prompts are counted.
     #[must_use]
-    pub fn of(snapshot: &Snapshot, draining: bool, now: Instant) -> Self {
+    pub fn of(snapshot: &Snapshot, draining: bool, settled: bool, now: Instant) -> Self {
         let reason = match snapshot.state {
             _ if draining => Some("draining"),
-            State::Ready | State::Suspect => None,
+            State::Ready | State::Suspect if settled => None,
+            State::Ready | State::Suspect => Some("engine_loading"),
             State::Connecting | State::Loading => Some("engine_loading"),
             State::Down => Some("engine_down"),
         };

@@ -67,7 +67,8 @@ pub struct Client {
     pub tenant: Tenant,
     /// How long the client says it will wait for the answer to begin, where it says so.
     pub patience: Option<Duration>,
-    /// The longest the client lets this request wait in the queue (`x-kvgate-max-wait`, seconds).
+    /// The longest the client lets this request wait in the queue (`x-kvgate-max-wait`, seconds; 0: not
+    /// at all).
     pub max_wait: Option<Duration>,
     /// Which attempt this is by the client library's own count (0 first).
     pub retry: u32,
@@ -86,7 +87,10 @@ impl Client {
             tenant,
             patience: seconds(headers, "x-stainless-read-timeout")
                 .or_else(|| seconds(headers, "x-stainless-timeout")),
-            max_wait: seconds(headers, "x-kvgate-max-wait"),
+            max_wait: text(headers, "x-kvgate-max-wait")
+                .filter(|v| *v == "0")
+                .map(|_| Duration::ZERO)
+                .or_else(|| seconds(headers, "x-kvgate-max-wait")),
             retry: text(headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0),
         }
     }

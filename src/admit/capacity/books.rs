@@ -1,5 +1,7 @@
 //! What is in flight, and what it will come to.
 
+use std::time::Duration;
+
 use indexmap::IndexMap;
 use tokio::time::Instant;
 
@@ -235,12 +237,14 @@ impl Books {
             return;
         }
         self.occupy(now);
-        let since = self.taken.replace(taken).map(|before| taken.saturating_duration_since(before));
+        let before = self.taken.replace(taken);
+        let since = before.map(|before| taken.saturating_duration_since(before));
+        let decoding = before.is_some_and(|before| self.decoding(before, taken));
         let occupied = std::mem::take(&mut self.occupied);
         // Ours is all that runs, and all of it runs.
         let all = signals.waiting < 1.0 && (signals.running - self.sequences() as f64).abs() < 0.5;
         let mean = since.filter(|_| all).map(|since| occupied / since.as_secs_f64());
-        self.pace.scraped(signals.running, mean, signals.generation_rate, now);
+        self.pace.scraped(signals.running, mean, signals.generation_rate, decoding, now);
         if let Some((tokens, block)) = self.pool {
             let believed = self.believed(taken, now, block);
             self.measured.looked(signals, tokens / block, believed);
@@ -261,6 +265,18 @@ impl Books {
             taken,
         };
         self.seats.looked(look);
+    }
+
+    /// Whether all that was in flight between two scrapes had begun its answer before the first.
+    fn decoding(&self, from: Instant, to: Instant) -> bool {
+        let begun = |flight: &Flight| {
+            let plain = || {
+                flight.admitted
+                    + Duration::from_secs_f64(PLAIN_BEGUN_SECONDS.max(self.pace.lead()).min(3600.0))
+            };
+            flight.first.or_else(|| (!flight.asked.stream).then(plain)).is_some_and(|at| at <= from)
+        };
+        self.flights.values().filter(|flight| flight.admitted <= to).all(begun)
     }
 
     /// Counts the sequence-seconds up to now.

@@ -56,6 +56,8 @@ pub struct Pace {
     lead: Mean,
     /// Requests running at the scrape before.
     running: Option<f64>,
+    /// Scrapes in a row in whose time somebody was in prefill.
+    mixed: u32,
     /// Steps that the engine has made up to a moment, summed over the scrapes: what varies from one
     /// to the next averages out over the life of an answer.
     clock: f64,
@@ -65,6 +67,9 @@ pub struct Pace {
     deviation: Mean,
     proofs: u32,
 }
+
+/// Scrapes with prefill in them that are passed over before one is believed all the same.
+const MOST_MIXED: u32 = 30;
 
 /// When an answer began, by tokio's clock and by the engine's.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +91,20 @@ impl Pace {
 
     /// The engine's own counter: all running requests generated `rate` tokens per second together
     /// since the scrape before. `mean` is how many ran in that time, where our own books know it.
-    pub fn scraped(&mut self, running: f64, mean: Option<f64>, rate: Option<f64>, now: Instant) {
+    ///
+    /// `decoding` says that none of them was in prefill in that time: a step that computes a prompt takes
+    /// many times as long as one that decodes, and tells nothing of the pace. Only where no other time
+    /// has been seen for long is such a one believed.
+    pub fn scraped(
+        &mut self,
+        running: f64,
+        mean: Option<f64>,
+        rate: Option<f64>,
+        decoding: bool,
+        now: Instant,
+    ) {
+        self.mixed = if decoding { 0 } else { self.mixed.saturating_add(1) };
+        let tells = decoding || self.mixed > MOST_MIXED;
         let before = self.running.replace(running).unwrap_or(running);
         // Else there are the numbers of two moments: where they differ much, the pace is rather taken
         // for too slow.
@@ -95,7 +113,7 @@ impl Pace {
         let gain = if mean.is_some() || running == before { 0.3 } else { 0.05 };
         let mean = mean.unwrap_or(between);
         let rate = rate.filter(|rate| *rate > 0.0 && mean >= 0.5);
-        if let Some(rate) = rate {
+        if let Some(rate) = rate.filter(|_| tells) {
             self.scrape.take(mean / rate, gain, now);
         }
         let each = rate.map(|rate| rate / mean).or_else(|| Some(1.0 / self.step(now)?));
@@ -189,7 +207,7 @@ mod tests {
         let mut pace = Pace::default();
         let began = Began { at: t, clock: pace.clock(t) };
         assert_eq!(pace.progress(&began, t), None);
-        pace.scraped(4.0, None, Some(80.0), t);
+        pace.scraped(4.0, None, Some(80.0), true, t);
         let began = Began { at: t, clock: pace.clock(t) };
         assert_eq!((pace.step(t), began.clock), (Some(0.05), Some(0.0)));
         t += 10 * SECOND;
@@ -206,7 +224,7 @@ mod tests {
         let mut t = Instant::now();
         let mut pace = Pace::default();
         for (running, rate) in [(4.0, 80.0), (4.0, 40.0), (4.0, 120.0), (3.0, 70.0)] {
-            pace.scraped(running, None, Some(rate), t);
+            pace.scraped(running, None, Some(rate), true, t);
             t += SECOND;
         }
         let clock = pace.clock(t - SECOND).unwrap();

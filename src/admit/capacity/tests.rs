@@ -161,8 +161,10 @@ fn a_plain_answer_without_a_pace_holds_its_whole_claim() {
     assert_eq!(case.fill(plain), 3);
     case.now += Duration::from_secs(1000);
     assert!(matches!(case.decide(&plain), Verdict::Hold { .. }));
-    // The engine's own counter shows the pace: they must be nearly done.
+    // The engine's own counter shows the pace, over a time in which nobody was in prefill: they must be
+    // nearly done.
     case.scrape(|s| (s.running, s.generation_rate) = (3.0, Some(85.0)));
+    case.scrape(|_| ());
     assert!(matches!(case.decide(&plain), Verdict::Admit(_)));
 }
 

@@ -107,7 +107,8 @@ fn refusals(stream: bool, warm: bool, rough: bool) {
             let right = if *told >= 60.0 { ratio >= 0.5 } else { (0.5..=2.0).contains(&ratio) };
             wrong += usize::from(!right);
         }
-        let least = if warm { 0.1 } else { 1.5 };
+        // Cold, the pace is known after a scrape without prefill; plain answers do not show when that ends.
+        let least = if warm { 0.1 } else { 3.5 };
         assert!(fate.waited_for_nothing <= least, "client {id} waited {:.1} s", fate.waited_for_nothing);
     }
     assert_eq!(wrong, 0, "of {tellings}");
