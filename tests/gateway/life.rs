@@ -210,10 +210,11 @@ async fn a_death_answers_everybody_and_one_report_names_those_in_flight() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_to_die_leaves_one_report_and_a_gate_that_opens_again() {
+    // Start times that are closer than half a second count as one process.
     let deaths = [
-        Fault::Die { load_seconds: Some(0.3) },
-        Fault::DieHard { load_seconds: Some(0.3) },
-        Fault::Restart { load_seconds: 0.3 },
+        Fault::Die { load_seconds: Some(0.7) },
+        Fault::DieHard { load_seconds: Some(0.7) },
+        Fault::Restart { load_seconds: 0.7 },
     ];
     for loading in [Loading::Refused, Loading::Answers503] {
         let settings = sim::Settings { step_ms: 5.0, loading, ..Default::default() };
@@ -236,7 +237,10 @@ async fn every_way_to_die_leaves_one_report_and_a_gate_that_opens_again() {
                         && answer.text().contains("engine_crashed");
                 assert!(whole, "{loading:?} {death:?}: {answer:?}");
             }
-            until("a report", async || (gate.reports().await.len() == number + 1).then_some(())).await;
+            until(&format!("a report of {death:?}, {loading:?}"), async || {
+                (gate.reports().await.len() == number + 1).then_some(())
+            })
+            .await;
             let report = gate.reports().await.remove(0);
             assert_eq!(report["in_flight"].as_array().unwrap().len(), 3, "{loading:?} {death:?}");
             gate.ready().await;

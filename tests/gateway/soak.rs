@@ -63,7 +63,7 @@ async fn client(addr: std::net::SocketAddr, mut random: fastrand::Rng) -> Result
 }
 
 fn fault(random: &mut fastrand::Rng) -> Fault {
-    let load_seconds = Some(0.05 + random.f64() * 0.3);
+    let load_seconds = Some(0.05 + random.f64() * 0.8);
     match random.u8(0..10) {
         0 => Fault::Die { load_seconds },
         1 => Fault::DieHard { load_seconds },
@@ -94,6 +94,8 @@ async fn storm(seed: u64) {
         c.proxy.head_timeout_seconds = 1.0;
         c.proxy.body_timeout_seconds = 0.5;
         c.engine.scrape_timeout_seconds = 0.2;
+        // Metrics that were once away are looked for again at this pace.
+        c.engine.facts_interval_seconds = 1.0;
     })
     .await;
     let mut random = fastrand::Rng::with_seed(seed);
