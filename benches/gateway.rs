@@ -70,7 +70,12 @@ fn percentile(values: &mut [Duration], share: f64) -> f64 {
 fn row(name: &str, direct: &mut [Duration], gate: &mut [Duration]) {
     for share in [0.5, 0.99] {
         let (d, g) = (percentile(direct, share), percentile(gate, share));
-        println!("{name:28} p{:<3} direct {d:9.0} us   kvgate {g:9.0} us   added {:7.0} us   ratio {:.3}", share * 100.0, g - d, g / d);
+        println!(
+            "{name:28} p{:<3} direct {d:9.0} us   kvgate {g:9.0} us   added {:7.0} us   ratio {:.3}",
+            share * 100.0,
+            g - d,
+            g / d
+        );
     }
 }
 

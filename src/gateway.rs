@@ -116,7 +116,9 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let heart = Heart::default();
     let settled = Arc::new(AtomicBool::new(false));
     let tasks = TaskTracker::new();
-    let until = |task| stop.clone().run_until_cancelled_owned(task);
+    // What watches and reports goes on until the last request in flight has ended.
+    let drained = CancellationToken::new();
+    let until = |task| drained.clone().run_until_cancelled_owned(task);
 
     tasks.spawn(until(Box::pin(watching) as BoxTask));
     tasks.spawn(until(Box::pin(gate.clone().run())));
@@ -179,7 +181,12 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         bodies,
         truth,
     };
-    tasks.spawn(proxy::serve(data, Arc::new(Pipeline::new(parts)), stop.clone(), connections, drain));
+    let pipeline = Arc::new(Pipeline::new(parts));
+    let serving = proxy::serve(data, pipeline, stop.clone(), connections, drain);
+    tasks.spawn(async move {
+        serving.await;
+        drained.cancel();
+    });
     tasks.spawn(async move {
         stop.cancelled().await;
         heart.drain();

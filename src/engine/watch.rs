@@ -294,7 +294,11 @@ impl Watcher {
             }
             Ok(Scrape::None(start_time)) => {
                 self.fold(Observation::Scraped { start_time, generation_tokens: None, steps: None }, now);
-                self.kind(Kind::OpenAiCompatible);
+                // One that had metrics in this life and now has none is stale, not another kind: it is asked
+                // again at the usual pace.
+                if self.snapshot.sample.is_none() {
+                    self.kind(Kind::OpenAiCompatible);
+                }
             }
             Ok(Scrape::Unknown) => {}
             Err(error) => {

@@ -79,6 +79,7 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
             (false, format!("prompts are counted with {found}"))
         }
         (Some(_), Proof::Differs { ours, engine }) => {
+            counter.use_nothing();
             counter.use_engine(ask(client.clone()));
             (
                 true,
@@ -87,8 +88,12 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
                 ),
             )
         }
-        (None, Proof::NoOracle) => (true, format!("prompts are not counted: {found}")),
+        (None, Proof::NoOracle) => {
+            counter.use_nothing();
+            (true, format!("prompts are not counted: {found}"))
+        }
         (None, _) => {
+            counter.use_nothing();
             counter.use_engine(ask(client.clone()));
             (true, format!("the engine's /tokenize is asked for each prompt: {found}"))
         }

@@ -75,6 +75,9 @@ async fn accept(listener: &TcpListener, stop: &CancellationToken) -> Option<TcpS
 
 async fn one(stream: TcpStream, pipeline: Arc<Pipeline>, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
+    // The kernel cuts a connection whose client takes nothing in for so long (Linux: TCP_USER_TIMEOUT).
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(pipeline.unread_timeout()));
     let shed = Arc::clone(&pipeline);
     let head_timeout = pipeline.head_timeout();
     let edge =

@@ -373,6 +373,12 @@ impl Pipeline {
         Duration::from_secs_f64(self.parts.settings.head_timeout_seconds)
     }
 
+    /// How long a client may leave what was sent to it unread.
+    #[must_use]
+    pub fn unread_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.parts.settings.unread_timeout_seconds)
+    }
+
     /// The answer where the edge sheds a request unread.
     #[must_use]
     pub fn overloaded(&self) -> Response<OutBody> {

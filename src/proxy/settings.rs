@@ -45,6 +45,9 @@ pub struct Settings {
     pub collect_bytes: usize,
     /// Largest incomplete event held back, bytes.
     pub held_event_bytes: usize,
+    /// Seconds that a client may leave what was sent to it unread; then its connection is cut and its place
+    /// in the engine freed. At least 1.
+    pub unread_timeout_seconds: f64,
     /// Seconds that requests in flight may take to end after SIGTERM.
     pub drain_seconds: f64,
     /// Paths in no table.
@@ -69,6 +72,7 @@ impl Default for Settings {
             pool_idle_seconds: 3.0,
             collect_bytes: 4 << 20,
             held_event_bytes: 1 << 20,
+            unread_timeout_seconds: 120.0,
             drain_seconds: 30.0,
             unknown_paths: UnknownPaths::Forward,
             allow_paths: Vec::new(),
@@ -89,6 +93,7 @@ impl Settings {
             ("first_byte_timeout_seconds", self.first_byte_timeout_seconds, 0.0),
             ("stall_timeout_seconds", self.stall_timeout_seconds, 0.0),
             ("pool_idle_seconds", self.pool_idle_seconds, 0.0),
+            ("unread_timeout_seconds", self.unread_timeout_seconds, 1.0),
             ("drain_seconds", self.drain_seconds, 0.0),
         ];
         for (key, value, least) in seconds {

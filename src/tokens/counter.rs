@@ -79,6 +79,11 @@ impl Counter {
         self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).engine = Some(ask);
     }
 
+    /// Forgets every source: each text is [`Certainty::Unknown`] until one is given anew.
+    pub fn use_nothing(&self) {
+        *self.shared.sources.write().unwrap_or_else(PoisonError::into_inner) = Sources::default();
+    }
+
     /// The source in force.
     #[must_use]
     pub fn source(&self) -> SourceInfo {

@@ -96,7 +96,7 @@ async fn pages_have_their_shapes_and_a_wrong_path_lists_the_right_ones() {
 }
 
 /// Facts that this scene cannot bring about.
-const ELSEWHERE: &[&str] = &["kvgate_limit"];
+const ELSEWHERE: &[&str] = &[];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_metric_that_has_its_fact_is_on_the_page_and_the_page_reads() {

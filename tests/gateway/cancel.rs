@@ -1,5 +1,7 @@
 //! A client that leaves frees its place, its reservation and the engine's work at once.
 
+use std::time::Duration;
+
 use kvgate::sim::{self, Sim};
 use serde_json::{Value, json};
 
@@ -129,4 +131,25 @@ async fn one_that_leaves_inside_its_upload_is_no_fault_of_the_engine() {
         assert!(!suspected().await, "{path}: framing");
     }
     assert!(!engine.asked());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_takes_nothing_in_is_cut_and_frees_the_engine() {
+    let mut engine = Engine::start().await;
+    let gate = Gate::ready_before(engine.url(), |c| c.proxy.unread_timeout_seconds = 1.0).await;
+    let mut client = gate.client().await;
+    client.send(completion(&json!({"prompt": [1, 2, 3], "stream": true}))).await;
+    let mut exchange = engine.next().await;
+    exchange.stream().await;
+    let event = format!("data: {{\"choices\":[{{\"text\":\"{}\"}}]}}\n\n", "x".repeat(200_000));
+    let framed = format!("{:x}\r\n{event}\r\n", event.len());
+    // More than all buffers on the way hold: the gateway stops taking it in, and at last gives up.
+    soon("the gateway's giving up", async {
+        while gate.load().await.0 > 0 {
+            let _ = tokio::time::timeout(Duration::from_millis(100), exchange.try_send(&framed)).await;
+        }
+    })
+    .await;
+    gate.idle().await;
+    drop(client);
 }
