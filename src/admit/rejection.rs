@@ -92,15 +92,6 @@ pub enum Rejection {
         /// The longest prompt that fits the pool with one token of output.
         limit: Tokens,
     },
-    /// The body is over its limit.
-    #[error("the body has {} and the limit is {limit} bytes",
-        match bytes { Some(n) => format!("{n} bytes"), None => "more bytes than are read".to_owned() })]
-    BodyTooLarge {
-        /// The body's size where it was announced.
-        bytes: Option<u64>,
-        /// The limit.
-        limit: u64,
-    },
     /// The tenant's requests per minute are used up.
     #[error("the limit of {limit} requests per minute is used up")]
     RateLimited {
@@ -159,20 +150,6 @@ pub enum Rejection {
         /// Until it is worth trying again.
         retry_after: Duration,
     },
-    /// The path changes the engine and is not allowed by name.
-    #[error("the path {path} changes the engine and is not allowed")]
-    PathClosed {
-        /// The path of the allow list's form: a constant, never the client's text.
-        path: &'static str,
-    },
-    /// The request cannot be understood where it must be.
-    #[error("{message}")]
-    InvalidRequest {
-        /// What is wrong, for the client.
-        message: String,
-        /// The field, where one is to blame.
-        param: Option<String>,
-    },
 }
 
 impl Rejection {
@@ -183,15 +160,12 @@ impl Rejection {
             Self::PromptTooLong { .. } | Self::OutputTooLong { .. } | Self::PromptExceedsPool { .. } => {
                 "context_length_exceeded"
             }
-            Self::BodyTooLarge { .. } => "request_too_large",
             Self::RateLimited { .. } => "rate_limited",
             Self::QueueFull { .. }
             | Self::WaitTooLong { .. }
             | Self::DeadlinePassed { .. }
             | Self::CountBusy { .. } => "engine_saturated",
             Self::EngineUnavailable { .. } | Self::Draining { .. } => "engine_unavailable",
-            Self::PathClosed { .. } => "forbidden_path",
-            Self::InvalidRequest { .. } => "invalid_request",
         }
     }
 
@@ -208,10 +182,7 @@ impl Rejection {
             | Self::CountBusy { retry_after } => Some(*retry_after),
             Self::PromptTooLong { .. }
             | Self::OutputTooLong { .. }
-            | Self::PromptExceedsPool { .. }
-            | Self::BodyTooLarge { .. }
-            | Self::PathClosed { .. }
-            | Self::InvalidRequest { .. } => None,
+            | Self::PromptExceedsPool { .. } => None,
         }
     }
 
@@ -241,7 +212,5 @@ mod tests {
         );
         assert_eq!(r.reason(), "context_length_exceeded");
         assert_eq!(r.retry_after(), None);
-        let r = Rejection::BodyTooLarge { bytes: Some(9), limit: 8 };
-        assert_eq!(r.to_string(), "the body has 9 bytes and the limit is 8 bytes");
     }
 }

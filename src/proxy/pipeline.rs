@@ -135,8 +135,9 @@ impl Pipeline {
         let ours = RequestId::next();
         let client_id = ClientId::from_header(head.headers.get(headers::REQUEST_ID));
         let ids = ids(&ours, client_id.as_ref());
+        let expects = head.headers.contains_key(header::EXPECT);
         let mut upload = Upload { body: Some(body), begun: false };
-        let start = self.arrive(&head, ours, client_id, arrived);
+        let start = self.arrive(head, ours, client_id, arrived);
         match self.answer(start, &mut upload).await {
             Ok(mut response) => {
                 headers::to_client(response.headers_mut(), &ids.ours, &ids.shown);
@@ -150,7 +151,7 @@ impl Pipeline {
                 let response = respond::refuse(&refusal, &wire, &ids, unread.is_some());
                 if let Some(unread) = unread {
                     // One that waits for `100 Continue` sends nothing, and needs nothing.
-                    if upload.begun || !head.headers.contains_key(header::EXPECT) {
+                    if upload.begun || !expects {
                         self.parts.bodies.linger(unread);
                     }
                 }
@@ -175,7 +176,7 @@ impl Pipeline {
 
     fn arrive(
         &self,
-        parts: &http::request::Parts,
+        parts: http::request::Parts,
         ours: RequestId,
         client_id: Option<ClientId>,
         at: Instant,
@@ -204,9 +205,9 @@ impl Pipeline {
         });
         let record = Record::new(entry, about, Arc::clone(&self.parts.truth), Arc::clone(&self.proven));
         let head = Head {
-            method: parts.method.clone(),
-            target: parts.uri.clone(),
-            headers: parts.headers.clone(),
+            method: parts.method,
+            target: parts.uri,
+            headers: parts.headers,
             engine_id: HeaderValue::try_from(engine_id)
                 .unwrap_or_else(|_| HeaderValue::from_static("kvgate")),
             readable: api != Api::Other,

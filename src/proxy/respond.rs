@@ -159,9 +159,6 @@ fn admission(rejection: &Rejection, too_long: StatusCode) -> Wire {
         | Rejection::DeadlinePassed { .. }
         | Rejection::CountBusy { .. } => Wire::saturated(wait),
         Rejection::EngineUnavailable { .. } | Rejection::Draining { .. } => Wire::unavailable(reason, wait),
-        Rejection::BodyTooLarge { limit, .. } => Wire::too_large(*limit),
-        Rejection::PathClosed { .. } => Wire::new(StatusCode::FORBIDDEN, reason, "permission_error"),
-        Rejection::InvalidRequest { .. } => Wire::invalid(),
     }
 }
 
