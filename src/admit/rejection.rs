@@ -180,9 +180,7 @@ impl Rejection {
             | Self::EngineUnavailable { retry_after, .. }
             | Self::Draining { retry_after }
             | Self::CountBusy { retry_after } => Some(*retry_after),
-            Self::PromptTooLong { .. }
-            | Self::OutputTooLong { .. }
-            | Self::PromptExceedsPool { .. } => None,
+            Self::PromptTooLong { .. } | Self::OutputTooLong { .. } | Self::PromptExceedsPool { .. } => None,
         }
     }
 
