@@ -121,8 +121,8 @@ impl Pipeline {
 
     fn crashed(&self, record: Record, hint: Hint) -> Box<Refused> {
         self.parts.forward.hint(hint);
-        let (retry_after, suspect) = (self.parts.forward.retry_after(), self.suspect(&record));
-        record.turned_away(Failure::Crashed { retry_after, suspect })
+        let failure = self.died_under(&record);
+        record.turned_away(failure)
     }
 
     fn busy(&self) -> Failure {

@@ -196,6 +196,7 @@ impl Pipeline {
             prompt: None,
             sequences: 1,
             incarnation: self.parts.snapshot.borrow().incarnation,
+            away: false,
         };
         let entry = self.parts.ledger.arrive(Arrival {
             id: ours,
@@ -341,7 +342,8 @@ impl Pipeline {
 
     /// Writes the journal, then sends.
     async fn send(&self, admitted: Admitted) -> Result<Sent, Box<Refused>> {
-        let Admitted { head, record, body, reserved, shape } = admitted;
+        let Admitted { head, mut record, body, reserved, shape } = admitted;
+        record.about.away = self.parts.snapshot.borrow().died_at.is_some();
         if let (true, Some(entry)) = (shape.is_some(), record.entry()) {
             entry.send(reserved).await;
             telemetry::emit(Event::Sent { added: record.added() });
@@ -354,9 +356,9 @@ impl Pipeline {
         drop(held);
         match sent {
             Ok(answer) => Ok(Sent { answer, record }),
-            Err(Failure::Crashed { retry_after, .. }) => {
-                let suspect = self.suspect(&record);
-                Err(record.turned_away(Failure::Crashed { retry_after, suspect }))
+            Err(Failure::Crashed { .. }) => {
+                let failure = self.died_under(&record);
+                Err(record.turned_away(failure))
             }
             Err(failure) => Err(record.turned_away(failure)),
         }

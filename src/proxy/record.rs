@@ -52,6 +52,8 @@ pub struct About {
     pub sequences: u64,
     /// Which life of the engine it was sent to.
     pub incarnation: u64,
+    /// The engine was known to be away when it was sent.
+    pub away: bool,
 }
 
 /// One request's record.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::forward::Failure;
 use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
@@ -54,10 +55,19 @@ impl Pipeline {
         }
     }
 
+    /// What a client is told whose request the engine did not survive, or never lived to see.
+    pub(super) fn died_under(&self, record: &Record) -> Failure {
+        let retry_after = self.parts.forward.retry_after();
+        if record.about.away {
+            return Failure::Unreachable { why: "it has stopped", retry_after };
+        }
+        Failure::Crashed { retry_after, suspect: self.suspect(record) }
+    }
+
     /// Whether a request under which the engine died may be what killed it, so that sending it again could
     /// kill the next one: it was sent a short time ago and not answered, its prompt is longer than any that
     /// this engine has answered, and no other that was with the engine is longer.
-    pub(super) fn suspect(&self, record: &Record) -> bool {
+    fn suspect(&self, record: &Record) -> bool {
         let Some(prompt) = record.unproven() else { return false };
         let now = Instant::now();
         let recent = |at: Instant| now.saturating_duration_since(at) < IN_PREFILL;
