@@ -69,7 +69,8 @@ def test_with_a_short_deadline_who_cannot_make_it_is_told_when_to_come_back(engi
     assert rows, "nobody was refused: the deadline did not bite"
     queued = [a.t_end - a.t_sent for c in crowd.clients for _, a in c.refusals]
     late = [t for t in queued if t >= 1]
-    assert len(late) <= len(queued) // 10, f"clients that could not make it waited for their 429: {late}"
+    # Who could have made it at the pace of that moment, and then cannot, is told as soon as that shows.
+    assert len(late) <= len(queued) // 4, f"clients that could not make it waited for their 429: {late}"
     assert max(queued) <= 21
     assert all(a.code == "engine_saturated" and 1 <= int(a.header("retry-after")) <= 60
                for c in crowd.clients for _, a in c.refusals)
