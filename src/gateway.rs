@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
 use crate::config::Config;
 use crate::crash::Reports;
-use crate::engine::{self, Sample, Snapshot};
+use crate::engine::{self, Sample, Snapshot, State};
 use crate::ledger::{self, Ledger, Recovered};
 use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
@@ -63,6 +63,14 @@ pub enum StartError {
     /// Metrics cannot be kept.
     #[error("metrics cannot be recorded: {0}")]
     Metrics(String),
+}
+
+impl StartError {
+    /// Whether the configuration is at fault, not the machine.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        matches!(self, Self::Engine(_) | Self::Profile { .. } | Self::Tokenizer(_))
+    }
 }
 
 /// A gateway that runs.
@@ -118,7 +126,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let tasks = TaskTracker::new();
     // What watches and reports goes on until the last request in flight has ended.
     let drained = CancellationToken::new();
-    let until = |task| drained.clone().run_until_cancelled_owned(task);
+    let until = |task| watched(task, drained.clone(), stop.clone());
 
     tasks.spawn(until(Box::pin(watching) as BoxTask));
     tasks.spawn(until(Box::pin(gate.clone().run())));
@@ -164,7 +172,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let bodies = Bodies::new(&config.proxy, tasks.clone());
     let forward = Arc::new(Forward::new(&config.proxy, client, snapshot.clone(), hints));
     let drain = Duration::from_secs_f64(config.proxy.drain_seconds);
-    let connections = config.proxy.max_connections;
+    let connections = affordable(config.proxy.max_connections);
     let rates = Rates::new(&config.admit.rates);
     let parts = Parts {
         settings: config.proxy,
@@ -182,7 +190,8 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         truth,
     };
     let pipeline = Arc::new(Pipeline::new(parts));
-    let serving = proxy::serve(data, pipeline, stop.clone(), connections, drain);
+    let serving = Box::pin(proxy::serve(data, pipeline, stop.clone(), connections, drain));
+    let serving = watched(serving, CancellationToken::new(), stop.clone());
     tasks.spawn(async move {
         serving.await;
         drained.cancel();
@@ -202,6 +211,26 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         admin_stop,
         admin_thread: Some(admin_thread),
     })
+}
+
+/// Files kept for everything but connections: journal, reports, the admin port, scrapes.
+const OTHER_FILES: u64 = 600;
+
+/// The connections that the process may have open: each takes two files, its own and the engine's. The soft
+/// limit is raised to the hard one first.
+fn affordable(wanted: usize) -> usize {
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(1024);
+    let most =
+        usize::try_from(files.saturating_sub(OTHER_FILES.min(files / 2)) / 2).unwrap_or(usize::MAX).max(1);
+    if most < wanted {
+        tracing::warn!(
+            files,
+            connections = most,
+            wanted,
+            "the limit on open files allows fewer connections than proxy.max_connections: raise ulimit -n"
+        );
+    }
+    wanted.min(most)
 }
 
 fn profile_json(profile: Option<&Profile>) -> Value {
@@ -237,6 +266,21 @@ fn profile(file: &Path) -> Result<Profile, StartError> {
     let wrong = |error: String| StartError::Profile { file: file.display().to_string(), error };
     let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
     Profile::parse(&text).map_err(|e| wrong(e.to_string()))
+}
+
+/// Runs a task until `end`. One that ends before, by a panic, takes the gateway with it: half a gateway
+/// would be worse than a restart.
+async fn watched(task: BoxTask, end: CancellationToken, stop: CancellationToken) {
+    let mut running = tokio::spawn(task);
+    tokio::select! {
+        ended = &mut running => {
+            if ended.is_err() {
+                tracing::error!("a task of the gateway failed: it drains and ends");
+                stop.cancel();
+            }
+        }
+        () = end.cancelled() => running.abort(),
+    }
 }
 
 type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -309,7 +353,9 @@ fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -
     let pool = sample.and_then(|s| s.pool);
     Signals {
         state_ready: snapshot.ready(),
-        retry_after: Some(snapshot.retry_after(now)),
+        // Nothing is known of when it comes back from a death, unless it was seen to load.
+        retry_after: (snapshot.state != State::Down || snapshot.load_seconds.is_some())
+            .then(|| snapshot.retry_after(now)),
         pool: pool.map(|p| p.total()),
         block: pool.map_or(1, |p| p.block_size),
         ranks: pool.map_or(1, |p| u32::try_from(p.ranks).unwrap_or(1)),

@@ -59,8 +59,8 @@ fn configuration(args: &Args, url: String, state: PathBuf) -> Config {
     config.operate.listen = args.admin;
     config.ledger.state_dir = Some(state);
     config.admit.queue.max_wait_seconds = 4.0;
-    // The scenes tell the story; the log only what goes wrong.
-    config.telemetry.level = "warn".to_owned();
+    // The scenes tell the story.
+    config.telemetry.level = "off".to_owned();
     config
 }
 

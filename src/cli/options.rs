@@ -32,8 +32,12 @@ impl ModeOption {
 /// Where the configuration comes from.
 #[derive(Args, Default)]
 pub struct Options {
-    /// The engine, such as <http://127.0.0.1:8000>; a path after it is a base path
-    #[arg(long, value_name = "URL")]
+    #[doc = "The engine's URL; a path after it is a base path [default: `http://127.0.0.1:8000`]"]
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "The engine's URL; a path after it is a base path [default: http://127.0.0.1:8000]"
+    )]
     pub engine: Option<String>,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]

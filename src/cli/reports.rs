@@ -10,9 +10,8 @@ use time::format_description::well_known::Rfc3339;
 use crate::crash::{Listing, Record, Report, Reports};
 
 /// List the crash reports of a state directory, newest first.
-///
-/// Example: kvgate reports --state-dir /var/lib/kvgate
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example:\n  kvgate reports --state-dir /var/lib/kvgate")]
 pub struct ReportsArgs {
     /// The state directory that `serve` was given.
     #[arg(long, value_name = "DIR")]
@@ -23,9 +22,8 @@ pub struct ReportsArgs {
 }
 
 /// Show one crash report.
-///
-/// Example: kvgate report crash-1796000000-1 --state-dir /var/lib/kvgate --json
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example:\n  kvgate report crash-1796000000-1 --state-dir /var/lib/kvgate --json")]
 pub struct ReportArgs {
     /// The report's id, as `kvgate reports` lists it.
     pub id: String,

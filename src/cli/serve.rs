@@ -25,22 +25,33 @@ pub struct Args {
 /// [`Usage`] for a wrong configuration; a port in use, or the like.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.options.load()?;
-    if config.engine.url.is_empty() {
-        return Err(
-            Usage("which engine? Give --engine URL, or engine.url in --config FILE".to_owned()).into()
-        );
-    }
     telemetry::init_logs(&config.telemetry).map_err(Usage)?;
     let runtime = super::runtime()?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
-        let running = gateway::start(config, stop.clone()).await?;
-        terminated().await?;
-        tracing::info!("draining");
+        let running = gateway::start(config, stop.clone()).await.map_err(|error| match error {
+            error if error.is_configuration() => anyhow::Error::from(Usage(error.to_string())),
+            error => error.into(),
+        })?;
+        let asked = tokio::select! {
+            signal = terminated() => signal.map(|()| true)?,
+            () = stop.cancelled() => false,
+        };
+        tracing::info!("draining; a second signal ends at once");
         stop.cancel();
-        running.ended().await;
-        Ok(ExitCode::SUCCESS)
-    })
+        tokio::select! {
+            () = running.ended() => {}
+            signal = terminated() => {
+                signal?;
+                tracing::warn!("ended with requests in flight");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Ok(if asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    });
+    // A prompt that is still being counted keeps nobody.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Waits for SIGTERM or SIGINT.

@@ -97,7 +97,11 @@ pub fn load(
         error: e.to_string(),
     })?;
     let problems = config.problems();
-    if problems.is_empty() { Ok(config) } else { Err(ConfigError::Problems(problems)) }
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    let place = file.map_or(String::new(), |f| format!("{}: ", f.display()));
+    Err(ConfigError::Problems(problems.into_iter().map(|p| format!("{place}{p}")).collect()))
 }
 
 fn check(table: &Table) -> Result<(), String> {

@@ -43,6 +43,11 @@ impl Config {
         found.extend(self.proxy.problems());
         found.extend(self.operate.problems());
         found.extend(self.admit.problems());
+        if self.ledger.journal_bytes < 65_536 {
+            let value = self.ledger.journal_bytes;
+            found.push(format!("ledger.journal_bytes = {value}: must be at least 65536"));
+        }
+        found.extend(self.telemetry.problem());
         if self.proxy.listen == self.operate.listen && self.proxy.listen.port() != 0 {
             found.push(format!(
                 "operate.listen = {}: the admin port must differ from proxy.listen",

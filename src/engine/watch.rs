@@ -204,7 +204,11 @@ impl Watcher {
             self.snapshot.stale(now) && now.duration_since(self.snapshot.since) > self.snapshot.stale_after();
         if stale != self.stale {
             self.stale = stale;
-            let detail = "the engine's /metrics does not answer in time; capacity is decided without it";
+            let detail = if stale {
+                "the engine's /metrics does not answer in time; capacity is decided without it"
+            } else {
+                "the engine's /metrics answers again"
+            };
             telemetry::emit(Event::Alarm { alarm: Alarm::StaleMetrics, active: stale, detail });
         }
     }

@@ -21,10 +21,10 @@ use tokio_util::task::TaskTracker;
 use super::api::{Call, Handles};
 
 /// Connections served at once.
-const MOST_CONNECTIONS: usize = 256;
+const MOST_CONNECTIONS: usize = 1024;
 /// Largest body of a changing call, bytes.
 const MOST_BODY: usize = 64 << 10;
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time a client may take for its body: the places are few, and probes need one.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 

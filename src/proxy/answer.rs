@@ -266,9 +266,19 @@ impl AnswerBody {
         self.record.outcome(Outcome::EngineCrashed);
         self.record.engine_done();
         if let Reading::Events(_) = self.reading {
+            self.close_event();
             self.out.push_back(respond::broken_stream(message, "engine_crashed"));
         } else {
             self.cut = true;
+        }
+    }
+
+    /// An event of which a part has gone out is ended, so that ours is not read as its rest.
+    fn close_event(&mut self) {
+        if let Reading::Events(splitter) = &self.reading
+            && splitter.inside_an_event()
+        {
+            self.out.push_back(Bytes::from_static(b"\n\n"));
         }
     }
 
@@ -278,6 +288,7 @@ impl AnswerBody {
         self.record.outcome(Outcome::Timeout);
         self.record.engine_done();
         let message = format!("the engine made no progress on this request for {} s", limit.as_secs_f64());
+        self.close_event();
         self.out.push_back(respond::broken_stream(&message, "upstream_timeout"));
     }
 

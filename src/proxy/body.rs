@@ -9,8 +9,11 @@ use http::header;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
+
+/// A whole body may take so many times the longest pause.
+const MOST_PAUSES: u32 = 10;
 
 /// One budget unit, bytes.
 const UNIT: usize = 1024;
@@ -38,8 +41,8 @@ pub enum BodyError {
         /// `proxy.held_body_bytes`
         limit: u64,
     },
-    /// The client paused for too long.
-    #[error("the request body paused for more than {limit:?}")]
+    /// The client paused for too long, or took ten times as long for the whole.
+    #[error("the request body paused for more than {limit:?}, or took ten times as long")]
     Stalled {
         /// `proxy.body_timeout_seconds`
         limit: Duration,
@@ -116,8 +119,10 @@ impl Bodies {
         let mut memory: Option<OwnedSemaphorePermit> = None;
         let mut first: Option<Bytes> = None;
         let mut rest = BytesMut::new();
+        let end = Instant::now() + self.pause * MOST_PAUSES;
         loop {
-            let frame = match timeout(self.pause, body.frame()).await {
+            let until = end.min(Instant::now() + self.pause);
+            let frame = match timeout_at(until, body.frame()).await {
                 Err(_) => return Err(BodyError::Stalled { limit: self.pause }),
                 Ok(None) => break,
                 Ok(Some(Err(_))) => return Err(BodyError::Broken),
@@ -164,7 +169,7 @@ impl Bodies {
         let until = Instant::now() + self.linger;
         self.tasks.spawn(async move {
             let mut read = 0;
-            while let Ok(Some(Ok(frame))) = tokio::time::timeout_at(until, body.frame()).await {
+            while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
                 read += frame.data_ref().map_or(0, Bytes::len);
                 if read > MOST_LINGER_BYTES {
                     break;

@@ -82,6 +82,12 @@ impl Splitter {
         std::mem::take(&mut self.carry)
     }
 
+    /// Whether part of an event has been passed on that is not complete.
+    #[must_use]
+    pub const fn inside_an_event(&self) -> bool {
+        self.passing
+    }
+
     /// Bytes held back now.
     #[must_use]
     pub const fn held(&self) -> usize {

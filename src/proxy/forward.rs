@@ -159,6 +159,12 @@ impl Forward {
         }
     }
 
+    /// How long the engine's answer may take to begin, where that is limited.
+    #[must_use]
+    pub const fn first_byte(&self) -> Option<Duration> {
+        self.first_byte
+    }
+
     /// What the engine's life allows a client to be told about when to come back.
     #[must_use]
     pub fn retry_after(&self) -> Duration {

@@ -56,7 +56,16 @@ pub fn to_engine(headers: &mut HeaderMap) {
 
 /// The engine's headers as the client shall see them.
 pub fn to_client(headers: &mut HeaderMap, our_id: &HeaderValue, shown_id: &HeaderValue) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        // RFC 9112, 6.3: the length is then not what counts.
+        headers.remove(header::CONTENT_LENGTH);
+    }
     drop_hop_by_hop(headers);
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|n| n.as_str().starts_with("x-kvgate-")).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
     headers.insert(OUR_ID, our_id.clone());
     headers.insert(REQUEST_ID, shown_id.clone());
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
+use tokio::time::timeout;
 
 use super::answer::{AnswerBody, Opening, Upstream};
 use super::events;
@@ -28,6 +29,12 @@ impl Pipeline {
         let (mut parts, body) = response.into_parts();
         // The version is each connection's own: an engine of HTTP/1.0 does not make this one end.
         parts.version = Version::HTTP_11;
+        if parts.status.is_informational() {
+            let retry_after = self.parts.forward.retry_after();
+            return Err(
+                record.turned_away(Failure::Unreachable { why: "it switched protocols", retry_after })
+            );
+        }
         record.status(parts.status.as_u16());
         if parts.status.is_client_error() || parts.status.is_server_error() {
             record.outcome(Outcome::EngineError);
@@ -58,10 +65,18 @@ impl Pipeline {
         record: Record,
     ) -> Result<Response<AnswerBody>, Box<Refused>> {
         let settings = &self.parts.settings;
-        let stall = Duration::from_secs_f64(settings.stall_timeout_seconds);
+        let stall = self.stall().unwrap_or_default();
         let mut body = AnswerBody::events(upstream, settings.held_event_bytes, stall, record)
             .telling(Arc::clone(&self.parts.forward));
-        match body.first_event().await {
+        // An engine may send its head at once and the first event after the prefill.
+        let opening = match self.parts.forward.first_byte() {
+            None => body.first_event().await,
+            Some(limit) => match timeout(limit, body.first_event()).await {
+                Ok(opening) => opening,
+                Err(_) => return Err(body.into_record().turned_away(Failure::Timeout { limit })),
+            },
+        };
+        match opening {
             Opening::Begun => {
                 parts.headers.remove(header::CONTENT_LENGTH);
                 Ok(Response::from_parts(parts, body))
@@ -75,14 +90,21 @@ impl Pipeline {
     /// A plain answer: collected, so that a death inside it is a clean 503; a large one is passed on.
     async fn collect(
         &self,
-        parts: http::response::Parts,
+        mut parts: http::response::Parts,
         mut upstream: Upstream,
         mut record: Record,
     ) -> Result<Response<AnswerBody>, Box<Refused>> {
         let mut chunks: VecDeque<Bytes> = VecDeque::new();
         let mut size = 0;
         loop {
-            match upstream.body.frame().await {
+            let frame = match (size, self.stall()) {
+                (0, _) | (_, None) => upstream.body.frame().await,
+                (_, Some(limit)) => match timeout(limit, upstream.body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => return Err(record.turned_away(Failure::Timeout { limit })),
+                },
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     let Ok(data) = frame.into_data() else { continue };
                     size += data.len();
@@ -112,7 +134,15 @@ impl Pipeline {
             record.whole_answer(events::usage(&whole));
         }
         record.engine_done();
+        // Its length is what came, whatever the head said.
+        parts.headers.remove(header::CONTENT_LENGTH);
         Ok(Response::from_parts(parts, AnswerBody::whole(whole, record)))
+    }
+
+    /// How long an answer may be silent once it has begun, where that is limited.
+    fn stall(&self) -> Option<Duration> {
+        let seconds = self.parts.settings.stall_timeout_seconds;
+        (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
     }
 
     fn verdict(&self, status: StatusCode, body: &[u8]) -> Option<Said> {
@@ -131,5 +161,7 @@ impl Pipeline {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"text/event-stream"))
+    const KIND: &[u8] = b"text/event-stream";
+    let kind = headers.get(header::CONTENT_TYPE).map(|v| v.as_bytes());
+    kind.is_some_and(|kind| kind.len() >= KIND.len() && kind[..KIND.len()].eq_ignore_ascii_case(KIND))
 }

@@ -11,7 +11,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::answer::AnswerBody;
@@ -25,7 +25,7 @@ use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
-    self, Api, Client, ClientId, Prompt, Reading, RequestId, Route, Shape, TenantKey, Tokens,
+    self, Api, Client, ClientId, Prompt, ReadError, Reading, RequestId, Route, Shape, TenantKey, Tokens,
 };
 use crate::telemetry::{self, Event};
 use crate::tokens::{self, Count, CountError, Counter, Truth};
@@ -60,6 +60,10 @@ pub struct Parts {
     pub truth: Arc<Truth>,
 }
 
+/// Bodies over so many bytes are read off the I/O threads, so many at a time.
+const LARGE: usize = 128 << 10;
+const LARGE_AT_ONCE: usize = 4;
+
 /// What goes out: the engine's answer, or a refusal.
 pub type OutBody = Either<AnswerBody, Full<Bytes>>;
 
@@ -69,6 +73,8 @@ pub struct Pipeline {
     proven: Arc<Proven>,
     edge: tower::limit::GlobalConcurrencyLimitLayer,
     pub(super) too_long: StatusCode,
+    /// Turns of large bodies.
+    large: Arc<Semaphore>,
 }
 
 /// A request whose head was read.
@@ -91,6 +97,8 @@ struct Read {
     arrived: Arrived,
     reading: Option<Reading>,
     body: Body,
+    /// Held by a large body until its prompt was counted: read, it takes many times its size.
+    _large: Option<OwnedSemaphorePermit>,
 }
 
 enum Body {
@@ -125,7 +133,8 @@ impl Pipeline {
     pub fn new(parts: Parts) -> Self {
         let too_long =
             StatusCode::from_u16(parts.admit.length.status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE);
-        Self { parts, proven: Arc::default(), edge: accept::edge_limit(), too_long }
+        let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+        Self { parts, proven: Arc::default(), edge: accept::edge_limit(), too_long, large }
     }
 
     /// Answers one request, whatever happens.
@@ -230,7 +239,7 @@ impl Pipeline {
         }
         let Route::Prompt(api) = arrived.route else {
             let body = upload.body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
-            return Ok(Read { arrived, reading: None, body });
+            return Ok(Read { arrived, reading: None, body, _large: None });
         };
         upload.begun = true;
         let held = match upload.body.as_mut() {
@@ -241,17 +250,33 @@ impl Pipeline {
             None => Held::empty(),
         };
         upload.body = None;
-        match request::dialect::read(api, &held.bytes) {
+        let (reading, large) = self.understand(api, &held).await;
+        match reading {
             Ok(mut reading) => {
                 reading.shape.prefix = reading.prompt.head().map(|head| self.parts.key.hash(head));
                 arrived.record.about.sequences = reading.shape.sequences();
                 if let Some(entry) = arrived.record.entry() {
                     entry.shaped(reading.shape.clone());
                 }
-                Ok(Read { arrived, reading: Some(reading), body: Body::Held(held) })
+                Ok(Read { arrived, reading: Some(reading), body: Body::Held(held), _large: large })
             }
             Err(error) => Err(arrived.record.turned_away(error)),
         }
+    }
+
+    /// Reads a body: a large one off the I/O threads, a few at a time.
+    async fn understand(
+        &self,
+        api: Api,
+        held: &Held,
+    ) -> (Result<Reading, ReadError>, Option<OwnedSemaphorePermit>) {
+        if held.bytes.len() <= LARGE {
+            return (request::dialect::read(api, &held.bytes), None);
+        }
+        let turn = Arc::clone(&self.large).acquire_owned().await.ok();
+        let bytes = held.bytes.clone();
+        let reading = tokio::task::spawn_blocking(move || request::dialect::read(api, &bytes)).await;
+        (reading.unwrap_or(Err(ReadError::NotAnObject { found: "unreadable" })), turn)
     }
 
     /// Whether the path and the framing may pass at all.
@@ -306,7 +331,7 @@ impl Pipeline {
 
     /// Decides whether the request may go, and waits until it may.
     async fn admit(&self, counted: Counted) -> Result<Admitted, Box<Refused>> {
-        let Counted { read: Read { arrived, reading, body }, count } = counted;
+        let Counted { read: Read { arrived, reading, body, .. }, count } = counted;
         let Arrived { head, mut record, client, .. } = arrived;
         let Some(Reading { mut shape, prompt, .. }) = reading else {
             return Ok(Admitted { head, record, body, reserved: Tokens::ZERO, shape: None });
@@ -320,10 +345,13 @@ impl Pipeline {
         if let Err(refusal) = self.within_limits(&shape, count.as_ref(), &client, &mut record) {
             return Err(record.turned_away(refusal));
         }
+        // Where nobody counted, four bytes a token is the usual size of text. The text itself is not kept while
+        // the request waits.
+        let guess = guess(&prompt, &body);
+        drop(prompt);
         let ask = Ask {
-            // Where nobody counted, four bytes a token is the usual size of text.
-            prompt: count.as_ref().map_or_else(|| guess(&prompt, &body), |c| c.total),
-            longest: count.as_ref().map_or_else(|| guess(&prompt, &body), |c| c.longest),
+            prompt: count.as_ref().map_or(guess, |c| c.total),
+            longest: count.as_ref().map_or(guess, |c| c.longest),
             max_output: shape.max_output_tokens.map(Tokens),
             sequences: shape.sequences(),
             stream: shape.stream,

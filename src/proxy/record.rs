@@ -135,7 +135,6 @@ impl Record {
 
     /// Holds the place in the engine until the engine is done.
     pub fn admitted(&mut self, permit: Permit) {
-        self.would_refuse.extend(permit.would_refuse());
         self.permit = Some(permit);
     }
 
@@ -203,6 +202,7 @@ impl Record {
     /// The engine is done with it: its place is free.
     pub fn engine_done(&mut self) {
         let fine = self.outcome.is_none();
+        self.would_refuse.extend(self.permit.as_ref().and_then(Permit::would_refuse));
         if let Some(permit) = self.permit.take()
             && fine
         {
@@ -224,6 +224,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.would_refuse.extend(self.permit.as_ref().and_then(Permit::would_refuse));
         let default = if self.sent { Outcome::Completed } else { Outcome::ClientGone };
         let outcome = self.outcome.unwrap_or(default);
         for reason in &self.would_refuse {

@@ -101,8 +101,9 @@ impl Settings {
                 found.push(format!("proxy.{key} = {value}: must be between {least} and 86400 seconds"));
             }
         }
-        if self.max_connections == 0 {
-            found.push("proxy.max_connections = 0: must be at least 1".to_owned());
+        if !(1..=1_000_000).contains(&self.max_connections) {
+            let value = self.max_connections;
+            found.push(format!("proxy.max_connections = {value}: must be between 1 and 1000000"));
         }
         if self.max_body_bytes == 0 || self.max_body_bytes > self.held_body_bytes {
             found.push(format!(

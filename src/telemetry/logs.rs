@@ -34,6 +34,15 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// What is wrong with the settings.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let error = EnvFilter::try_new(&self.level).err()?;
+        Some(format!("telemetry.level = {:?}: not a log filter: {error}", self.level))
+    }
+}
+
 /// Starts logging to stderr; a second call changes nothing.
 ///
 /// # Errors

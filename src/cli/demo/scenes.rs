@@ -138,13 +138,9 @@ async fn death(data: SocketAddr, admin: SocketAddr, sim: &Sim) -> anyhow::Result
     ));
     while let Some(reply) = bystanders.join_next().await {
         let reply = reply??;
-        let ending =
-            reply.text.lines().rev().find(|l| l.contains("engine_crashed")).map_or("", |_| "engine_crashed");
-        say(&format!(
-            "   to a bystander  {} {} {ending}",
-            reply.status.as_u16(),
-            reply.header("x-kvgate-reason")
-        ));
+        let told = if reply.text.contains("engine_crashed") { "engine_crashed" } else { "" };
+        let how = if reply.status == 200 { ", a stream that ends with" } else { "" };
+        say(&format!("   to a bystander  {}{how} {told}", reply.status.as_u16()));
     }
     let report = report(admin).await?;
     say(&format!("   the report: http://{admin}/api/v1/reports/{}", report.field("/id")));

@@ -25,8 +25,11 @@ pub fn models(body: &[u8]) -> Option<Vec<ServedModel>> {
     Some(list.data.iter().take(MAX_MODELS).filter_map(model).collect())
 }
 
+/// Characters of a name or path that are kept.
+const MAX_NAME: usize = 1024;
+
 fn model(entry: &serde_json::Value) -> Option<ServedModel> {
-    let text = |key: &str| entry.get(key)?.as_str().map(str::to_owned);
+    let text = |key: &str| Some(entry.get(key)?.as_str()?.chars().take(MAX_NAME).collect::<String>());
     let number = |value: Option<&serde_json::Value>| value?.as_u64().filter(|n| *n > 0).map(Tokens);
     // vLLM and SGLang say max_model_len; llama.cpp says meta.n_ctx (server, build 11434).
     let context = number(entry.get("max_model_len"))

@@ -226,6 +226,25 @@ impl<'de> Visitor<'de> for Element<'_> {
     }
 }
 
+/// Whether JSON text may hold more than `most` values: every value but the first follows a `,`, `:`, `[`
+/// or `{` outside strings. Text too short for so many is not looked at.
+pub fn values_over(raw: &str, most: usize) -> bool {
+    if raw.len() <= most {
+        return false;
+    }
+    let (mut inside, mut escaped, mut found) = (false, false, 0);
+    for byte in raw.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if inside => escaped = true,
+            b'"' => inside = !inside,
+            b',' | b':' | b'[' | b'{' if !inside => found += 1,
+            _ => {}
+        }
+    }
+    found > most
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -54,6 +54,12 @@ pub enum ReadError {
         /// The kind of JSON value found.
         found: &'static str,
     },
+    /// A field holds more JSON values than are taken into memory.
+    #[error("a field of the request body holds more than {limit} JSON values")]
+    TooManyValues {
+        /// The limit.
+        limit: usize,
+    },
     /// A field has the wrong type.
     #[error("`{field}` must be {expected}, and is {found}")]
     WrongType {

@@ -121,12 +121,19 @@ impl<'b> Fields<'b> {
 
     /// Parses a field's text; its errors are told by their place in the whole body.
     fn parsed<T: serde::Deserialize<'b>>(&self, raw: &'b str) -> Result<T, Misread> {
+        if !raw.starts_with('"') && lax::values_over(raw, MOST_VALUES) {
+            return Err(Misread::Refused(ReadError::TooManyValues { limit: MOST_VALUES }));
+        }
         serde_json::from_str(raw).map_err(|error| {
             let start = raw.as_ptr() as usize - self.body.as_ptr() as usize;
             Misread::Refused(not_json(&error, &self.body[..start]))
         })
     }
 }
+
+/// JSON values that messages, tools or another field may hold: each takes up to a hundred times the memory
+/// of its text. A conversation of 10,000 messages with parts has some 100,000.
+const MOST_VALUES: usize = 200_000;
 
 /// Why something is left to the engine.
 type Refused = &'static str;
