@@ -17,13 +17,16 @@
 //!
 //! # What stands there
 //!
+//! One thread writes, and requests wait for it for a bounded time: a disk that hangs, with any file system
+//! under it, holds this thread and no request. Writing on the thread of the request itself is some 10 µs
+//! cheaper, and was given up because a hanging disk then takes threads of the runtime with it.
+//!
 //! Segments `journal-<n>.log`, lines as in [`line`]. A new segment begins with every request that is
 //! in flight and the line `carried`, which makes older segments obsolete; the one before it is kept as
 //! history. So rotation, a restart and the recovery from a full disk are the same step: begin a new
 //! segment with the truth in memory.
 
 mod line;
-mod pace;
 mod queue;
 mod replay;
 mod trouble;
@@ -31,13 +34,10 @@ mod writer;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot::error::TryRecvError;
-
 use self::line::{End, Line};
-use self::pace::Pace;
 use self::queue::{Pushed, Queue};
 use self::writer::{Disk, Shared, Writer};
 use super::book::Book;
@@ -54,10 +54,6 @@ const ACK_TURNS: usize = 10;
 
 /// How long closing waits for the thread.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
-
-/// How often a request looks whether the one who writes is done, before it leaves it to the thread:
-/// some 10 µs, where a write takes 3.
-const LOOKS: usize = 200;
 
 /// The handle that entries write through.
 pub(super) struct Journal {
@@ -107,8 +103,7 @@ pub(super) fn start(
 
 fn start_on(disk: Disk, lock: Option<File>, book: &Arc<Book>) -> Result<Journal, Unusable> {
     let dir = disk.dir().to_owned();
-    let pace = Arc::new(Pace::new(disk.sync()));
-    let shared = Shared { book: Arc::clone(book), queue: Arc::default(), pace, trouble: Arc::default() };
+    let shared = Shared { book: Arc::clone(book), queue: Arc::default(), trouble: Arc::default() };
     let mut writer = Writer::new(disk, &shared);
     writer.begin().map_err(|e| Unusable::refused(&dir, e))?;
     let journal = Journal { writer: Arc::new(Mutex::new(writer)), shared, done: Arc::default() };
@@ -134,7 +129,7 @@ fn run(writer: &Mutex<Writer>, queue: &Queue) {
         let idle = lock().idle();
         let last = queue.wait(idle);
         let mut writer = lock();
-        writer.commit(&[]);
+        writer.commit();
         writer.renew();
         if last {
             writer.close();
@@ -146,18 +141,13 @@ fn run(writer: &Mutex<Writer>, queue: &Queue) {
 impl Journal {
     /// Writes that a request goes to the engine; returns when it is written, or cannot be soon enough.
     pub(super) async fn open(&self, record: Record) {
-        let Shared { trouble, queue, pace, .. } = &self.shared;
+        let Shared { trouble, queue, .. } = &self.shared;
         if !trouble.accepting() {
             trouble.lost(1);
             return;
         }
         let line = line::encode(&Line::Open(Box::new(record)));
-        // Where the last one came late, one look tells whether the disk goes again.
         let late = trouble.is_late();
-        let looks = if late { 1 } else { LOOKS };
-        if (late || pace.is_quick()) && self.write_here(&line, looks) {
-            return;
-        }
         let mut written = match queue.open(&line) {
             Pushed::Waiting(written) => written,
             Pushed::Full => return self.raise("the disk is too slow: the journal's queue is full"),
@@ -172,53 +162,21 @@ impl Journal {
             if tokio::time::timeout(ACK_TURN, &mut written).await.is_ok() {
                 return;
             }
-            // Where nobody is writing, the disk is well and the thread gets no processor time.
-            if self.write_here(&[], LOOKS) && !matches!(written.try_recv(), Err(TryRecvError::Empty)) {
-                return;
-            }
         }
         trouble.late("a record was not written within 250 ms");
     }
 
     /// Writes, soon, that a request ended.
     pub(super) fn end(&self, record: &Record) {
-        let Shared { trouble, queue, pace, .. } = &self.shared;
+        let Shared { trouble, queue, .. } = &self.shared;
         if !trouble.accepting() {
             trouble.lost(1);
             return;
         }
         let line = line::encode(&Line::End(End::of(record)));
-        let here = pace.is_quick() && self.write_here(&line, LOOKS);
-        if !here && !queue.end(&line) {
+        if !queue.end(&line) {
             self.raise("the disk is too slow: the journal's queue is full");
         }
-    }
-
-    /// Writes all that waits, and `line`, on this thread, where that holds nobody and the writer comes
-    /// free within so many looks; false where it was not done.
-    fn write_here(&self, line: &[u8], looks: usize) -> bool {
-        if !can_spare_a_thread() {
-            return false;
-        }
-        let Some(mut writer) = self.writer_soon(looks).filter(|w| w.is_open()) else { return false };
-        writer.commit(line);
-        let due = writer.is_due();
-        drop(writer);
-        if due {
-            self.shared.queue.nudge();
-        }
-        true
-    }
-
-    fn writer_soon(&self, looks: usize) -> Option<MutexGuard<'_, Writer>> {
-        for _ in 0..looks {
-            match self.writer.try_lock() {
-                Ok(writer) => return Some(writer),
-                Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-            }
-        }
-        None
     }
 
     /// One record is lost: the thread must begin a new segment with the truth once it can.
@@ -236,11 +194,6 @@ impl Journal {
         self.shared.queue.stop();
         self.done.wait(CLOSE_WAIT);
     }
-}
-
-/// Whether the runtime goes on where this thread does not come back.
-fn can_spare_a_thread() -> bool {
-    tokio::runtime::Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
 }
 
 impl Drop for Journal {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::line::{self, Line};
-use super::pace::Pace;
 use super::queue::{Batch, Queue};
 use super::trouble::Trouble;
 use super::{replay, segment_path};
@@ -103,7 +102,6 @@ impl Segment {
 pub(super) struct Shared {
     pub(super) book: Arc<Book>,
     pub(super) queue: Arc<Queue>,
-    pub(super) pace: Arc<Pace>,
     pub(super) trouble: Arc<Trouble>,
 }
 
@@ -115,16 +113,15 @@ pub(super) struct Writer {
     /// Empty; kept for its memory.
     batch: Batch,
     queue: Arc<Queue>,
-    pace: Arc<Pace>,
     trouble: Arc<Trouble>,
     book: Arc<Book>,
 }
 
 impl Writer {
     pub(super) fn new(disk: Disk, with: &Shared) -> Self {
-        let Shared { book, queue, pace, trouble } = with.clone();
+        let Shared { book, queue, trouble } = with.clone();
         let (segment, retry_at, batch) = (None, Instant::now(), Batch::default());
-        Self { disk, segment, retry_at, batch, queue, pace, trouble, book }
+        Self { disk, segment, retry_at, batch, queue, trouble, book }
     }
 
     /// How long to sleep where nothing comes: in trouble, until the next try.
@@ -133,14 +130,10 @@ impl Writer {
         (!fine).then(|| self.retry_at.saturating_duration_since(Instant::now()))
     }
 
-    /// Writes what waits in the queue, and behind it `line`: whoever holds the writer writes for all.
-    pub(super) fn commit(&mut self, line: &[u8]) {
+    /// Writes what waits in the queue, for all who wait.
+    pub(super) fn commit(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         self.queue.take(&mut batch);
-        if !line.is_empty() {
-            batch.bytes.extend_from_slice(line);
-            batch.records += 1;
-        }
         let written = batch.bytes.is_empty() || self.append(&batch.bytes, batch.records);
         batch.done(written);
         self.batch = batch;
@@ -151,19 +144,12 @@ impl Writer {
             self.trouble.lost(records);
             return false;
         };
-        let started = Instant::now();
         let result = segment.append(bytes);
-        self.pace.took(started.elapsed());
         match result {
             Ok(()) => self.trouble.on_time(),
             Err(ref e) => self.fail(e, records),
         }
         result.is_ok()
-    }
-
-    /// Whether records can be written at all.
-    pub(super) fn is_open(&self) -> bool {
-        self.segment.is_some()
     }
 
     /// Whether a new segment is due: this one is full, or there is none, or what it says is not all.
