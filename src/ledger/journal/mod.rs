@@ -2,24 +2,14 @@
 //!
 //! # Who writes
 //!
-//! Two things are wanted that pull apart. Written where the request is handled, a record is in the page
-//! cache after 3 to 5 µs; but a `write(2)` to a disk that hangs does not return, and takes a runtime
-//! thread with it. Written by a thread of its own, it holds nobody, but a request waits for two thread
-//! switches: 12 µs on an idle machine, 50 and more where two cores are busy (`benches/ledger.rs`).
-//!
-//! So the request writes by itself where that is safe: the last write was quick and not long ago, the
-//! runtime has another thread to go on with, and nobody else is writing. Whoever writes takes along
-//! what waits (group commit). Else the thread writes, and a request waits for its word for a bounded
-//! time. A disk that hangs from one write to the next therefore holds one runtime thread, never the
-//! last one, with the request that wrote and what that thread was to run next; all others go on after
-//! 250 ms, and later ones at once. (`block_in_place`, which would free the thread's other tasks too, is
-//! dearer than the journal's own thread: 106 µs against 58.)
+//! One thread writes, for all who wait (group commit), and a request waits for its word for a bounded time:
+//! a disk that hangs holds this thread and no request. That costs two thread switches, 12 µs on an idle
+//! machine and 50 or more where two cores are busy, against 3 to 5 µs for a write on the request's own
+//! thread (`benches/ledger.rs`); but a `write(2)` to a disk that hangs does not return, and would take a
+//! thread of the runtime, with all that it was to run next, along. (`block_in_place`, which would free the
+//! thread's other tasks, is dearer still: 106 µs.)
 //!
 //! # What stands there
-//!
-//! One thread writes, and requests wait for it for a bounded time: a disk that hangs, with any file system
-//! under it, holds this thread and no request. Writing on the thread of the request itself is some 10 µs
-//! cheaper, and was given up because a hanging disk then takes threads of the runtime with it.
 //!
 //! Segments `journal-<n>.log`, lines as in [`line`]. A new segment begins with every request that is
 //! in flight and the line `carried`, which makes older segments obsolete; the one before it is kept as

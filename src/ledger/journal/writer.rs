@@ -49,10 +49,6 @@ impl Disk {
         &self.dir
     }
 
-    pub(super) fn sync(&self) -> bool {
-        self.sync
-    }
-
     /// Begins a segment with `bytes`.
     fn begin(&mut self, bytes: &[u8]) -> io::Result<Segment> {
         let seq = self.next;
