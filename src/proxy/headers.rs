@@ -93,6 +93,17 @@ mod tests {
     }
 
     #[test]
+    fn a_length_beside_chunked_framing_is_not_passed_on_nor_what_only_we_may_say() {
+        let mut headers = map(&[
+            ("content-length", "3"),
+            ("transfer-encoding", "chunked"),
+            ("x-kvgate-reason", "rate_limited"),
+        ]);
+        to_client(&mut headers, &HeaderValue::from_static("kg-1"), &HeaderValue::from_static("mine"));
+        assert_eq!(headers, map(&[("x-kvgate-request-id", "kg-1"), ("x-request-id", "mine")]));
+    }
+
+    #[test]
     fn steering_headers_of_clients_are_dropped() {
         let mut headers = map(&[
             ("x-override-rid", "1"),

@@ -44,7 +44,9 @@ async fn client(addr: std::net::SocketAddr, mut random: fastrand::Rng) -> Result
         match answer.status {
             200 if answer.header("content-type").is_some_and(|t| t.starts_with("text/event-stream")) => {
                 let text = answer.text();
-                let whole = text.ends_with("data: [DONE]\n\n");
+                // A stream whose every choice has finished is whole, even if the engine stops before `[DONE]`.
+                let last = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+                let whole = text.ends_with("data: [DONE]\n\n") || last.contains("\"finish_reason\":\"");
                 if whole {
                     Ok(())
                 } else {

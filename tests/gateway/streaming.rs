@@ -334,3 +334,26 @@ async fn a_stream_with_a_content_length_or_until_close_passes() {
     }
     gate.idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ending_is_not_glued_to_half_an_event() {
+    let mut engine = Engine::start().await;
+    let gate = Gate::ready_before(engine.url(), |c| c.proxy.held_event_bytes = 1000).await;
+    let (mut client, mut exchange) = running(&mut engine, &gate).await;
+    let long = format!("data: {}", "y".repeat(3000));
+    exchange.chunk(&long).await;
+    exchange.reset();
+    let rest = String::from_utf8(client.chunks().await).unwrap();
+    assert!(rest.starts_with(&format!("{long}\n\nevent: error\ndata: ")), "{}", &rest[2990..]);
+    assert!(rest.ends_with("\n\ndata: [DONE]\n\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_sends_its_head_and_nothing_more_is_timed_out() {
+    let mut engine = Engine::start().await;
+    let gate = Gate::ready_before(engine.url(), |c| c.proxy.first_byte_timeout_seconds = 0.3).await;
+    let (mut client, _exchange) = begun(&mut engine, &gate).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.code().as_str()), (504, "upstream_timeout"));
+    gate.idle().await;
+}

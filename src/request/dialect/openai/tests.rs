@@ -234,3 +234,19 @@ proptest! {
         let _ = read(Api::Completions, &body);
     }
 }
+
+#[test]
+fn a_body_of_countless_tiny_values_is_refused_before_it_fills_memory() {
+    let body = |n: usize, value: &str| {
+        let values = vec![value; n].join(",");
+        format!(r#"{{"messages":[{{"role":"user","content":"hi","x":[{values}]}}]}}"#)
+    };
+    for value in ["1", "{}", "[]", r#"{"":0}"#] {
+        let refused = chat(&body(300_000, value));
+        assert!(matches!(refused, Err(ReadError::TooManyValues { .. })), "{value}");
+    }
+    assert!(chat(&body(100_000, "1")).is_ok());
+    // Commas in text are text.
+    let text = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, ",:[{".repeat(200_000));
+    assert!(chat(&text).is_ok());
+}
