@@ -77,8 +77,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The runtime of the data port: at least two threads, so that one held by a slow disk holds nobody else.
+/// The runtime of the data port: a thread for each processor.
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    tokio::runtime::Builder::new_multi_thread().worker_threads(cores.max(2)).enable_all().build()
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }

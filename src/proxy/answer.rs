@@ -211,6 +211,10 @@ impl AnswerBody {
                     self.tell(Hint::DeadAnswer);
                     self.broken("the engine stopped while it worked on this request");
                 }
+                // A body of known length ends here: once its bytes are written nobody asks for more.
+                if self.upstream.as_ref().is_some_and(|upstream| upstream.body.is_end_stream()) {
+                    self.ended();
+                }
                 Poll::Ready(())
             }
             Poll::Ready(Some(Err(_))) => {

@@ -280,3 +280,17 @@ async fn an_empty_answer_to_a_prompt_passes() {
         gate.idle().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_known_length_leaves_the_engine_connection_for_the_next() {
+    let mut engine = Engine::start().await;
+    let gate = Gate::ready_before(engine.url(), |_| {}).await;
+    let mut client = gate.client().await;
+    for nth in 0..3 {
+        client.send(get("/some/page")).await;
+        let exchange = engine.next().await;
+        assert_eq!(exchange.connection, 1, "request {nth} came on a connection of its own");
+        exchange.json(200, &json!({"nth": nth})).await;
+        assert_eq!(client.answer().await.json(), json!({"nth": nth}));
+    }
+}
