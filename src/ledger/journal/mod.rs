@@ -3,11 +3,9 @@
 //! # Who writes
 //!
 //! One thread writes, for all who wait (group commit), and a request waits for its word for a bounded time:
-//! a disk that hangs holds this thread and no request. That costs two thread switches, 12 µs on an idle
-//! machine and 50 or more where two cores are busy, against 3 to 5 µs for a write on the request's own
-//! thread (`benches/ledger.rs`); but a `write(2)` to a disk that hangs does not return, and would take a
-//! thread of the runtime, with all that it was to run next, along. (`block_in_place`, which would free the
-//! thread's other tasks, is dearer still: 106 µs.)
+//! a disk that hangs holds this thread and no request. That costs two thread switches more than a write on
+//! the request's own thread (`cargo bench --bench ledger` prints both); but a `write(2)` to a disk that hangs
+//! does not return, and would take a thread of the runtime, with all that it was to run next, along.
 //!
 //! # What stands there
 //!
