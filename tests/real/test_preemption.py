@@ -45,7 +45,7 @@ def test_with_a_long_deadline_all_forty_are_served_and_none_is_preempted(engine,
     show(f"Forty at once ({kind}), deadline 600 s: {crowd.seconds / alone.seconds:.2f} "
          "of the bare engine's time", table(rows))
     assert crowd.statuses() == {"200 complete": 40}
-    # It must be 0. One was seen in one run of four: a gap of the gate that is still open, where a bare
+    # It must be 0. One was seen in one run of three: a gap of the gate that is still open, where a bare
     # engine has 7.
     assert crowd.preemptions <= 1
     assert crowd.most_waiting <= 1
