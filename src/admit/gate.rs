@@ -257,6 +257,10 @@ impl Gate {
         self.lock().admission.books.tokens(id, total.get(), Instant::now());
     }
 
+    pub(super) fn corrected(&self, id: u64, total: Tokens) {
+        self.lock().admission.books.corrected(id, total.get(), Instant::now());
+    }
+
     pub(super) fn completed(&self, id: Option<u64>, shape: (Option<Tokens>, u64), output: Tokens) {
         self.lock().admission.completed(id, shape, output, Instant::now());
     }

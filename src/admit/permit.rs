@@ -55,10 +55,17 @@ impl Permit {
         }
     }
 
-    /// So many tokens have come so far, over all its sequences. Never goes back.
+    /// So many tokens have come so far, over all its sequences, the last of them now. Never goes back.
     pub fn tokens(&self, total_so_far: Tokens) {
         if let Some(id) = self.id {
             self.gate.tokens(id, total_so_far);
+        }
+    }
+
+    /// So many tokens have come so far, by the engine's own count: it teaches no pace.
+    pub fn corrected(&self, total_so_far: Tokens) {
+        if let Some(id) = self.id {
+            self.gate.corrected(id, total_so_far);
         }
     }
 

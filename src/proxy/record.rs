@@ -14,6 +14,9 @@ use crate::request::{Api, Outcome, Tokens};
 use crate::telemetry::{self, Event};
 use crate::tokens::Truth;
 
+/// Tokens that one piece of a stream holds at most, for its gap to say anything (speculative decoding).
+const MOST_TOKENS_A_PIECE: u64 = 8;
+
 /// The longest prompt that the running engine has answered: what it has proven it can bear.
 #[derive(Debug, Default)]
 pub struct Proven {
@@ -162,6 +165,7 @@ impl Record {
 
     /// So many more pieces of the answer came, and perhaps the engine's own counts.
     pub fn pieces(&mut self, pieces: u64, usage: Option<Usage>) {
+        let before = self.output;
         if pieces > 0 {
             let now = Instant::now();
             match self.last_token.replace(now) {
@@ -193,8 +197,13 @@ impl Record {
             if let Some(entry) = &self.entry {
                 entry.output(Tokens(self.output));
             }
-            if let Some(permit) = &self.permit {
-                permit.tokens(Tokens(self.output));
+            let total = Tokens(self.output);
+            // More than so came earlier than now: an answer at once, or pieces of several tokens.
+            let now = self.output.saturating_sub(before) <= pieces.saturating_mul(MOST_TOKENS_A_PIECE);
+            match &self.permit {
+                Some(permit) if now => permit.tokens(total),
+                Some(permit) => permit.corrected(total),
+                None => {}
             }
         }
     }

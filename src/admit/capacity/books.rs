@@ -11,7 +11,7 @@ use crate::request::Tokens;
 
 use super::CapacitySettings;
 use super::measured::{Believed, Measured};
-use super::pace::{Began, Pace};
+use super::pace::{Began, Pace, Scrape};
 use super::seats::{Look, Seats};
 use super::timeline::Job;
 
@@ -53,7 +53,9 @@ pub struct Flight {
     pub first: Option<Instant>,
     /// When its last token came.
     last: Option<Instant>,
-    /// The engine's steps when it was admitted.
+    /// Seconds in which anything was in flight, when it was admitted.
+    busy: f64,
+    /// The engine's steps when it was admitted, once a scrape has shown them.
     clock: Option<f64>,
 }
 
@@ -83,6 +85,10 @@ pub struct Books {
     /// Sequence-seconds in flight since the last scrape, up to a moment.
     occupied: f64,
     occupied_at: Option<Instant>,
+    /// Seconds in which anything was in flight.
+    busy: f64,
+    /// Those and the engine's steps, at the last scrape.
+    at_scrape: Option<(f64, f64)>,
 }
 
 impl Books {
@@ -103,6 +109,8 @@ impl Books {
             proven: 0,
             occupied: 0.0,
             occupied_at: None,
+            busy: 0.0,
+            at_scrape: None,
         }
     }
 
@@ -157,14 +165,15 @@ impl Books {
     /// A request goes to the engine.
     pub fn admit(&mut self, id: u64, asked: Candidate, now: Instant) {
         self.occupy(now);
-        let clock = self.pace.clock(now);
-        let flight = Flight { asked, generated: 0, admitted: now, first: None, last: None, clock };
+        let busy = self.busy;
+        let flight =
+            Flight { asked, generated: 0, admitted: now, first: None, last: None, busy, clock: None };
         self.flights.insert(id, flight);
     }
 
-    /// Its first token came.
+    /// Its first token came. A plain answer shows its first token with its last: it says nothing here.
     pub fn first_token(&mut self, id: u64, now: Instant) {
-        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.asked.stream) else { return };
         if flight.first.is_none() {
             flight.first = Some(now);
             flight.last = Some(now);
@@ -175,28 +184,39 @@ impl Books {
         }
     }
 
-    /// It has generated `total` tokens over all its sequences.
+    /// A stream has generated `total` tokens over all its sequences, the last of them now. A plain answer
+    /// reports all at once, which says nothing.
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
-        let begins = self.flights.get(&id).is_some_and(|flight| flight.first.is_none());
+        if let Some((tokens, gap)) = self.generated(id, total, now) {
+            self.pace.streamed(tokens, gap, now);
+        }
+    }
+
+    /// The same, where it is not known when the last of them came: the engine's own count is another than
+    /// that of the events.
+    pub fn corrected(&mut self, id: u64, total: u64, now: Instant) {
+        self.generated(id, total, now);
+    }
+
+    /// Notes what a stream has generated; how many tokens of a sequence are new, and the time since those
+    /// before.
+    fn generated(&mut self, id: u64, total: u64, now: Instant) -> Option<(u64, Duration)> {
+        let begins = self.flights.get(&id)?.first.is_none();
         self.first_token(id, now);
-        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let flight = self.flights.get_mut(&id).filter(|flight| flight.asked.stream)?;
         let each = (total / flight.asked.sequences).min(MOST_TOKENS);
-        if each <= flight.generated {
-            return;
-        }
+        let tokens = each.checked_sub(flight.generated).filter(|tokens| *tokens > 0)?;
         // What comes with the first token says nothing of the gap between two.
-        if let Some(last) = flight.last.filter(|_| !begins) {
-            self.pace.streamed(each - flight.generated, now.saturating_duration_since(last), now);
-        }
+        let last = flight.last.replace(now).filter(|_| !begins);
         let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
         let news = !declared && (each / 32 != flight.generated / 32 || each >= flight.asked.output);
-        flight.last = Some(now);
         flight.generated = each;
         if news {
             let quantile = self.settings.output_quantile;
             let left = self.predictor.remaining(flight.asked.cap, Tokens(each), quantile);
             flight.asked.output = each.saturating_add(left.get());
         }
+        Some((tokens, now.saturating_duration_since(last?)))
     }
 
     /// An answer ended by itself with `output` tokens over all its sequences.
@@ -242,9 +262,11 @@ impl Books {
         let decoding = before.is_some_and(|before| self.decoding(before, taken));
         let occupied = std::mem::take(&mut self.occupied);
         // Ours is all that runs, and all of it runs.
-        let all = signals.waiting < 1.0 && (signals.running - self.sequences() as f64).abs() < 0.5;
-        let mean = since.filter(|_| all).map(|since| occupied / since.as_secs_f64());
-        self.pace.scraped(signals.running, mean, signals.generation_rate, decoding, now);
+        let all_ours = signals.waiting < 1.0 && (signals.running - self.sequences() as f64).abs() < 0.5;
+        let ours = since.map(|since| occupied / since.as_secs_f64()).filter(|ours| ours.is_finite());
+        let (running, rate) = (signals.running, signals.generation_rate);
+        self.pace.scraped(&Scrape { running, ours, all_ours, rate, decoding }, taken);
+        self.settle();
         if let Some((tokens, block)) = self.pool {
             let believed = self.believed(taken, now, block);
             self.measured.looked(signals, tokens / block, believed);
@@ -282,7 +304,21 @@ impl Books {
     /// Counts the sequence-seconds up to now.
     fn occupy(&mut self, now: Instant) {
         if let Some(before) = self.occupied_at.replace(now) {
-            self.occupied += self.sequences() as f64 * now.saturating_duration_since(before).as_secs_f64();
+            let seconds = now.saturating_duration_since(before).as_secs_f64();
+            self.occupied += self.sequences() as f64 * seconds;
+            self.busy += if self.flights.is_empty() { 0.0 } else { seconds };
+        }
+    }
+
+    /// Finds the steps at which those began that were admitted since the last scrape: as if the steps
+    /// between two scrapes were even over the time in which there was work.
+    fn settle(&mut self) {
+        let Some((steps, _)) = self.pace.counted() else { return };
+        let Some((before, busy_before)) = self.at_scrape.replace((steps, self.busy)) else { return };
+        let busy = self.busy - busy_before;
+        for flight in self.flights.values_mut().filter(|flight| flight.clock.is_none()) {
+            let share = if busy > 0.0 { ((flight.busy - busy_before) / busy).clamp(0.0, 1.0) } else { 0.0 };
+            flight.clock = Some(before + share * (steps - before));
         }
     }
 

@@ -68,6 +68,9 @@ pub struct Pace {
     proofs: u32,
 }
 
+/// With fewer running, on average, a rate says nothing of one sequence.
+const LEAST_RUNNING: f64 = 0.01;
+
 /// Scrapes with prefill in them that are passed over before one is believed all the same.
 const MOST_MIXED: u32 = 30;
 
@@ -76,8 +79,32 @@ const MOST_MIXED: u32 = 30;
 pub struct Began {
     /// When it was admitted.
     pub at: Instant,
-    /// [`Pace::clock`] then.
+    /// [`Pace::clock`] then; known once a scrape has shown the steps around it.
     pub clock: Option<f64>,
+}
+
+/// What a scrape shows of the time since the one before.
+#[derive(Debug, Clone, Copy)]
+pub struct Scrape {
+    /// Sequences running now.
+    pub running: f64,
+    /// How many of ours were in flight in that time, on average.
+    pub ours: Option<f64>,
+    /// Whether what runs now is just what is ours.
+    pub all_ours: bool,
+    /// Tokens per second that all running requests generated together.
+    pub rate: Option<f64>,
+    /// That none of them was in prefill: a step that computes a prompt takes many times as long as one
+    /// that decodes, and tells nothing of the pace. Only where no other time has been seen for long is
+    /// such a one believed.
+    pub decoding: bool,
+}
+
+impl Scrape {
+    /// Whether clearly more runs than is ours.
+    fn foreign(&self) -> bool {
+        self.ours.is_none_or(|ours| self.running > ours + 1.5)
+    }
 }
 
 impl Pace {
@@ -89,20 +116,9 @@ impl Pace {
         }
     }
 
-    /// The engine's own counter: all running requests generated `rate` tokens per second together
-    /// since the scrape before. `mean` is how many ran in that time, where our own books know it.
-    ///
-    /// `decoding` says that none of them was in prefill in that time: a step that computes a prompt takes
-    /// many times as long as one that decodes, and tells nothing of the pace. Only where no other time
-    /// has been seen for long is such a one believed.
-    pub fn scraped(
-        &mut self,
-        running: f64,
-        mean: Option<f64>,
-        rate: Option<f64>,
-        decoding: bool,
-        now: Instant,
-    ) {
+    /// The engine's own counter, a scrape later.
+    pub fn scraped(&mut self, scrape: &Scrape, now: Instant) {
+        let Scrape { running, ours, all_ours, rate, decoding } = *scrape;
         self.mixed = if decoding { 0 } else { self.mixed.saturating_add(1) };
         let tells = decoding || self.mixed > MOST_MIXED;
         let before = self.running.replace(running).unwrap_or(running);
@@ -110,17 +126,28 @@ impl Pace {
         // for too slow.
         let little = (running - before).abs() <= 1.0 + 0.1 * before && before >= 1.0;
         let between = if little { f64::midpoint(running, before) } else { running.max(before) };
-        let gain = if mean.is_some() || running == before { 0.3 } else { 0.05 };
-        let mean = mean.unwrap_or(between);
-        let rate = rate.filter(|rate| *rate > 0.0 && mean >= 0.5);
-        if let Some(rate) = rate.filter(|_| tells) {
+        let trusted = ours.filter(|_| all_ours);
+        let gain = if trusted.is_some() || running == before { 0.3 } else { 0.05 };
+        let mean = trusted.unwrap_or(between);
+        if let Some(rate) = rate.filter(|rate| *rate > 0.0 && mean >= 0.5 && tells) {
             self.scrape.take(mean / rate, gain, now);
         }
-        let each = rate.map(|rate| rate / mean).or_else(|| Some(1.0 / self.step(now)?));
+        let mean = ours.filter(|_| all_ours || !scrape.foreign()).unwrap_or(between);
+        let each = match rate {
+            Some(rate) if mean >= LEAST_RUNNING => Some(rate / mean),
+            Some(_) => Some(0.0),
+            None => self.step(now).map(|step| 1.0 / step),
+        };
         if let (Some(each), Some(before)) = (each.filter(|each| each.is_finite()), self.clock_at) {
-            self.clock += each * now.saturating_duration_since(before).as_secs_f64();
+            self.clock += each.max(0.0) * now.saturating_duration_since(before).as_secs_f64();
         }
         self.clock_at = Some(now);
+    }
+
+    /// Steps up to the last scrape, and when that was; `None` before the first.
+    #[must_use]
+    pub fn counted(&self) -> Option<(f64, Instant)> {
+        self.clock_at.map(|at| (self.clock, at))
     }
 
     /// Steps that the engine has made since some beginning; `None` before the first scrape.
@@ -147,12 +174,14 @@ impl Pace {
         self.plain.take(seconds / tokens as f64, 0.2, now);
     }
 
-    /// Tokens per sequence of a plain answer by the pace alone: without and with the time to its first.
+    /// Tokens per sequence of a plain answer by the steps that were counted since it began; where none
+    /// were, by the pace alone, without and with the time to its first.
     fn said(&self, began: &Began, now: Instant) -> Option<(f64, f64)> {
         let step = self.step(now)?;
-        let elapsed = now.saturating_duration_since(began.at).as_secs_f64();
-        let steps = began.clock.and_then(|began| Some(self.clock(now)? - began));
-        let steps = steps.unwrap_or(elapsed / step).max(0.0);
+        if let Some(steps) = began.clock.and_then(|began| Some((self.clock(now)? - began).max(0.0))) {
+            return Some((steps, steps));
+        }
+        let steps = now.saturating_duration_since(began.at).as_secs_f64() / step;
         Some(((steps - self.lead() / step).max(0.0), steps))
     }
 
@@ -201,13 +230,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn scrape(running: f64, rate: f64) -> Scrape {
+        Scrape { running, ours: None, all_ours: false, rate: Some(rate), decoding: true }
+    }
+
     #[test]
     fn plain_progress_is_a_wide_interval_until_answers_have_proved_the_pace() {
         let mut t = Instant::now();
         let mut pace = Pace::default();
         let began = Began { at: t, clock: pace.clock(t) };
         assert_eq!(pace.progress(&began, t), None);
-        pace.scraped(4.0, None, Some(80.0), true, t);
+        pace.scraped(&scrape(4.0, 80.0), t);
         let began = Began { at: t, clock: pace.clock(t) };
         assert_eq!((pace.step(t), began.clock), (Some(0.05), Some(0.0)));
         t += 10 * SECOND;
@@ -224,11 +257,14 @@ mod tests {
         let mut t = Instant::now();
         let mut pace = Pace::default();
         for (running, rate) in [(4.0, 80.0), (4.0, 40.0), (4.0, 120.0), (3.0, 70.0)] {
-            pace.scraped(running, None, Some(rate), true, t);
+            pace.scraped(&scrape(running, rate), t);
             t += SECOND;
         }
         let clock = pace.clock(t - SECOND).unwrap();
+        assert_eq!(pace.counted(), Some((clock, t - SECOND)));
         assert!((clock - (10.0 + 30.0 + 20.0)).abs() < 1e-9, "{clock}");
         assert!(pace.clock(t).unwrap() > clock + 10.0);
+        pace.scraped(&scrape(4.0, 0.0), t);
+        assert_eq!(pace.counted(), Some((clock, t)), "no token, no step");
     }
 }

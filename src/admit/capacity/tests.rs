@@ -169,6 +169,25 @@ fn a_plain_answer_without_a_pace_holds_its_whole_claim() {
 }
 
 #[test]
+fn what_comes_at_once_says_nothing_of_the_pace() {
+    let mut case = Case::new(engine(2528, 32));
+    let (plain, stream) =
+        (case.books.candidate(300, None, 1, false), case.books.candidate(300, None, 1, true));
+    let (plain, stream) = (case.admit(plain), case.admit(stream));
+    for token in 1..=100 {
+        case.now += Duration::from_millis(30);
+        case.books.tokens(stream, token, case.now);
+    }
+    let known = (case.books.pace.step(case.now), case.books.pace.lead());
+    case.books.first_token(plain, case.now);
+    case.now += Duration::from_micros(5);
+    case.books.tokens(plain, 400, case.now);
+    case.books.corrected(stream, 400, case.now);
+    assert_eq!((case.books.pace.step(case.now), case.books.pace.lead()), known);
+    assert_eq!(case.books.flights[&stream].generated, 400);
+}
+
+#[test]
 fn the_clock_may_stand_still_or_go_back() {
     let mut case = Case::new(engine(2528, 32));
     let each = case.books.candidate(300, None, 1, false);

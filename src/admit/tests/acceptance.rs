@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::driver::{Load, World};
 use super::engine::Engine;
 
+/// Machines on which the case is played.
+const MACHINES: u64 = 40;
+
 fn load(stream: bool, max_wait: u64) -> Load {
     Load { prompt: 300, output: 400, cap: Some(400), stream, max_wait: Duration::from_secs(max_wait) }
 }
@@ -59,6 +62,44 @@ fn compare(rough: bool) {
         assert!(took <= 1.1 * bare_took);
         assert!(world.fates.values().all(|fate| fate.ended.is_some() && fate.told.is_empty()));
     }
+}
+
+/// One machine of many: how much slower a step is with four, how it varies, how long a prompt takes.
+fn machine(gate: bool, seed: u64) -> World {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut world = world(gate, true);
+    world.seed(seed);
+    (world.batch, world.drift) = (random.f64() * 0.3, random.f64());
+    (world.noise, world.prefill) = (random.f64() * 0.3, random.f64() * 0.003);
+    world
+}
+
+#[test]
+fn nor_on_any_machine_after_a_single_stream_that_was_faster_than_four_together() {
+    let mut table = String::from("streams of 4  of bare: mean  worst  preemptions\n");
+    let mut preempted = 0;
+    for streams in 0..3 {
+        let (mut sum, mut worst, mut preemptions) = (0.0, 0.0_f64, 0);
+        for seed in 0..MACHINES {
+            let crowd = |gate| {
+                let mut world = machine(gate, seed);
+                world.client(1000, Load { prompt: 50, output: 100, ..load(true, 600) }, 0.0);
+                world.run(200.0);
+                for id in 0..40 {
+                    world.client(id, load(id % 4 < streams, 600), 0.0);
+                }
+                (world.run(1000.0), world.engine.preemptions)
+            };
+            let ((bare, _), (took, more)) = (crowd(false), crowd(true));
+            preemptions += more;
+            (sum, worst) = (sum + took / bare, worst.max(took / bare));
+        }
+        let mean = sum / MACHINES as f64;
+        table += &format!("{streams:12}  {mean:13.3}  {worst:5.3}  {preemptions:11}\n");
+        preempted += preemptions;
+    }
+    eprintln!("{table}");
+    assert_eq!(preempted, 0, "{table}");
 }
 
 #[test]

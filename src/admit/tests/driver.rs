@@ -51,6 +51,11 @@ pub struct World {
     /// Seconds of a step for each token prefilled in it, and share by which steps vary.
     pub prefill: f64,
     pub noise: f64,
+    /// Share by which a step is longer with each further sequence that runs.
+    pub batch: f64,
+    /// Share by which the machine is slower at times, for seconds on end (other work on it).
+    pub drift: f64,
+    slower: f64,
     /// Tokens by which what we see lags behind the engine.
     pub lag: u64,
     random: fastrand::Rng,
@@ -77,11 +82,19 @@ impl World {
             scrape_every: 1.0,
             prefill: 0.0,
             noise: 0.0,
+            batch: 0.0,
+            drift: 0.0,
+            slower: 0.0,
             lag: 0,
             random: fastrand::Rng::with_seed(3),
         };
         world.scrape();
         world
+    }
+
+    /// Another course of chance.
+    pub fn seed(&mut self, seed: u64) {
+        self.random = fastrand::Rng::with_seed(seed);
     }
 
     /// Other settings, before anybody came.
@@ -181,7 +194,12 @@ impl World {
         self.advance();
         let out = self.engine.step();
         let noise = 1.0 + self.noise * (2.0 * self.random.f64() - 1.0);
-        self.at += self.step.as_secs_f64() * noise + self.prefill * self.engine.prefilled as f64;
+        if self.random.f64() < 0.01 {
+            self.slower = self.drift * self.random.f64();
+        }
+        let batch = 1.0 + self.batch * out.len().saturating_sub(1) as f64;
+        let step = self.step.as_secs_f64() * noise * batch + self.prefill * self.engine.prefilled as f64;
+        self.at += step * (1.0 + self.slower);
         let now = self.now();
         for (id, total, ended) in out {
             let load = self.loads[&id];
@@ -190,6 +208,9 @@ impl World {
                     admission.books.tokens(id, total - self.lag, now);
                 }
                 if ended {
+                    // A plain answer shows all its tokens with its end.
+                    admission.books.first_token(id, now);
+                    admission.books.tokens(id, total, now);
                     admission.completed(Some(id), (load.cap.map(Tokens), 1), Tokens(total), now);
                     admission.leave(id, now);
                 }
