@@ -144,6 +144,17 @@ pub enum Rejection {
         /// When another one will be there.
         retry_after: Duration,
     },
+    /// The prompt would take too long to count.
+    #[error(
+        "the prompt takes longer to count than it may: hostile or very long text (tokens.max_count_seconds)"
+    )]
+    CountTooDear,
+    /// The tenant's prompts took more of the counting time than they may.
+    #[error("the prompts of this tenant took more of the counting time than they may (tokens.tenant_share)")]
+    CountShare {
+        /// Until they may take more.
+        retry_after: Duration,
+    },
     /// Too many prompts are being counted at once.
     #[error("too many prompts are being counted at once")]
     CountBusy {
@@ -160,7 +171,8 @@ impl Rejection {
             Self::PromptTooLong { .. } | Self::OutputTooLong { .. } | Self::PromptExceedsPool { .. } => {
                 "context_length_exceeded"
             }
-            Self::RateLimited { .. } => "rate_limited",
+            Self::CountTooDear => "request_too_large",
+            Self::RateLimited { .. } | Self::CountShare { .. } => "rate_limited",
             Self::QueueFull { .. }
             | Self::WaitTooLong { .. }
             | Self::DeadlinePassed { .. }
@@ -179,8 +191,12 @@ impl Rejection {
             | Self::DeadlinePassed { retry_after, .. }
             | Self::EngineUnavailable { retry_after, .. }
             | Self::Draining { retry_after }
+            | Self::CountShare { retry_after }
             | Self::CountBusy { retry_after } => Some(*retry_after),
-            Self::PromptTooLong { .. } | Self::OutputTooLong { .. } | Self::PromptExceedsPool { .. } => None,
+            Self::PromptTooLong { .. }
+            | Self::OutputTooLong { .. }
+            | Self::PromptExceedsPool { .. }
+            | Self::CountTooDear => None,
         }
     }
 

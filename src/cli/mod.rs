@@ -54,6 +54,7 @@ pub(crate) struct Usage(pub String);
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    crate::tokens::one_thread_a_count();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

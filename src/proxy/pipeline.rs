@@ -313,16 +313,24 @@ impl Pipeline {
     async fn count(&self, read: Read) -> Result<Counted, Box<Refused>> {
         let Some(reading) = &read.reading else { return Ok(Counted { read, count: None }) };
         let limits = self.limits(&reading.shape, read.arrived.record.about.api);
-        match self.parts.counter.count(reading, rules::smallest(&limits)).await {
+        let enforced = |rule| self.parts.modes.get(rule) == Mode::Enforce;
+        let tenant = read.arrived.client.tenant.as_str();
+        match self.parts.counter.count(reading, rules::smallest(&limits), tenant).await {
             Ok(count) => {
                 // `truncate_prompt_tokens: -1` keeps as many as fit beside one token of output.
                 let fitting = limits.engine.filter(|_| reading.truncate == Some(-1));
                 let count = fitting.map_or(count, |context| count.cut_to(context.saturating_sub(Tokens(1))));
                 Ok(Counted { read, count: Some(count) })
             }
-            Err(CountError::Busy { .. }) if self.parts.modes.get(Rule::Capacity) == Mode::Enforce => {
+            Err(CountError::Busy { .. }) if enforced(Rule::Capacity) => {
                 let retry_after = Duration::from_secs(1);
                 Err(read.arrived.record.turned_away(Rejection::CountBusy { retry_after }))
+            }
+            Err(CountError::Share { retry_after }) if enforced(Rule::Capacity) => {
+                Err(read.arrived.record.turned_away(Rejection::CountShare { retry_after }))
+            }
+            Err(CountError::TooDear) if enforced(Rule::Body) => {
+                Err(read.arrived.record.turned_away(Rejection::CountTooDear))
             }
             // A template that refuses the conversation, or nobody to count it: the engine decides.
             Err(_) => Ok(Counted { read, count: None }),

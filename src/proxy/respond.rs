@@ -149,7 +149,12 @@ fn admission(rejection: &Rejection, too_long: StatusCode) -> Wire {
         Rejection::OutputTooLong { prompt, context, .. } => {
             too_long_wire(reason, too_long, prompt.get(), context.get())
         }
-        Rejection::RateLimited { .. } => {
+        Rejection::CountTooDear => {
+            let mut wire = Wire::new(StatusCode::PAYLOAD_TOO_LARGE, reason, "invalid_request_error");
+            wire.final_word = true;
+            wire
+        }
+        Rejection::RateLimited { .. } | Rejection::CountShare { .. } => {
             let mut wire = Wire::new(StatusCode::TOO_MANY_REQUESTS, reason, "rate_limit_error");
             wire.retry_after = Some(wait);
             wire

@@ -82,6 +82,15 @@ pub enum Event<'a> {
         /// Time it took.
         took: Duration,
     },
+    /// A count was made once more by the reference library.
+    Checked {
+        /// Whether it came to the same.
+        agrees: bool,
+        /// kvgate's count.
+        ours: u64,
+        /// The reference's.
+        reference: u64,
+    },
     /// kvgate's count was compared with the engine's.
     Compared {
         /// kvgate's.
@@ -213,6 +222,17 @@ pub fn emit(event: Event<'_>) {
         Event::Counted { prompt_tokens, took } => {
             histogram!(names::PROMPT_TOKENS).record(prompt_tokens as f64);
             histogram!(names::COUNT_SECONDS).record(took.as_secs_f64());
+        }
+        Event::Checked { agrees, ours, reference } => {
+            let result = if agrees { "agrees" } else { "differs" };
+            counter!(names::COUNT_CHECKED, "result" => result).increment(1);
+            if !agrees {
+                tracing::error!(
+                    ours,
+                    reference,
+                    "a fast count differs from the reference's, which counts from now on"
+                );
+            }
         }
         Event::Compared { ours, engine, api, id } => compared(ours, engine, api, id),
         Event::Queued { waited } => histogram!(names::QUEUE_SECONDS).record(waited.as_secs_f64()),

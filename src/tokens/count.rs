@@ -1,5 +1,7 @@
 //! What counting answers.
 
+use std::time::Duration;
+
 use crate::request::Tokens;
 
 /// How far a count can be trusted.
@@ -94,6 +96,15 @@ pub enum CountError {
     Tokenizer {
         /// Its own words.
         reason: String,
+    },
+    /// Counting would take longer than it may.
+    #[error("counting the prompt takes longer than it may (tokens.max_count_seconds)")]
+    TooDear,
+    /// The tenant's prompts took more of the counting time than they may.
+    #[error("the prompts of this tenant took more of the counting time than they may (tokens.tenant_share)")]
+    Share {
+        /// Until they may take more.
+        retry_after: Duration,
     },
     /// Too many prompts are waiting to be counted.
     #[error("{waiting} prompts are waiting to be counted and the limit is {limit}")]

@@ -1,11 +1,10 @@
 //! Counting, off the I/O threads and bounded.
 //!
-//! A short prompt is counted where it is asked for. Others go to one of two lanes of blocking
-//! threads, so that a prompt of 512 KB does not delay one of 3 KB. Each lane runs a fixed number at
-//! once and lets a bounded number wait; one that stops waiting is never started.
+//! Prompts go to one of two lanes, so that one of 512 KB does not delay one of 1 KB; see [`Lane`]. The
+//! time that is spent on each tenant's prompts is limited: see [`Allowance`].
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -13,7 +12,9 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
+use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
+use super::lane::Lane;
 use super::{Certainty, Count, CountError, Encoder, Settings};
 use crate::request::{Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
@@ -31,6 +32,16 @@ pub struct SourceInfo {
     pub kind: &'static str,
     /// What named it: a path, a setting.
     pub said_by: Option<String>,
+    /// The library that counts.
+    pub library: Option<&'static str>,
+    /// Why it is not the fastest one.
+    pub why_slow: Option<String>,
+}
+
+impl SourceInfo {
+    const fn of(kind: &'static str) -> Self {
+        Self { kind, said_by: None, library: None, why_slow: None }
+    }
 }
 
 struct Shared {
@@ -39,6 +50,9 @@ struct Shared {
     ask_time: Duration,
     short: Lane,
     long: Lane,
+    allowance: Mutex<Allowance>,
+    check_one_in: u32,
+    counted: AtomicU32,
     asking: Semaphore,
     sources: RwLock<Sources>,
 }
@@ -54,14 +68,18 @@ impl Counter {
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let or = |given: usize, default: usize| if given == 0 { default } else { given }.clamp(1, 256);
+        let or = |given: usize, default: usize| if given == 0 { default.min(4) } else { given }.clamp(1, 256);
+        let (workers, long_workers) = (or(settings.workers, cores), or(settings.long_workers, cores / 2));
         Self {
             shared: Arc::new(Shared {
                 inline_bytes: settings.inline_bytes.min(65_536),
                 long_bytes: settings.long_bytes,
                 ask_time: Duration::from_secs(settings.ask_seconds.clamp(1, 60)),
-                short: Lane::new(or(settings.workers, cores), settings.queue),
-                long: Lane::new(or(settings.long_workers, cores / 2), settings.queue),
+                short: Lane::new("count", workers, settings.queue),
+                long: Lane::new("count-long", long_workers, settings.queue),
+                allowance: Mutex::new(Allowance::new(settings.tenant_share, workers + long_workers)),
+                check_one_in: settings.check_one_in,
+                counted: AtomicU32::new(0),
                 asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
                 sources: RwLock::default(),
             }),
@@ -89,28 +107,44 @@ impl Counter {
     pub fn source(&self) -> SourceInfo {
         let sources = self.sources();
         match (sources.encoder, sources.engine) {
-            (Some((_, said_by)), _) => SourceInfo { kind: "tokenizer", said_by: Some(said_by) },
-            (None, Some(_)) => SourceInfo { kind: "engine", said_by: Some("/tokenize".to_owned()) },
-            (None, None) => SourceInfo { kind: "none", said_by: None },
+            (Some((encoder, said_by)), _) => {
+                let (library, why_slow) = encoder.tokenizer().backend().path();
+                SourceInfo { kind: "tokenizer", said_by: Some(said_by), library: Some(library), why_slow }
+            }
+            (None, Some(_)) => {
+                SourceInfo { said_by: Some("/tokenize".to_owned()), ..SourceInfo::of("engine") }
+            }
+            (None, None) => SourceInfo::of("none"),
         }
     }
 
-    /// Counts a request's prompts; see [`Encoder::count`] for `limit`. An engine that does not answer
-    /// makes the count [`Certainty::Unknown`], never an error. Cancel-safe: dropped while waiting it
-    /// frees its place; dropped while counting, the count runs to its end unheard.
+    /// Counts a request's prompts; see [`Encoder::count`] for `limit`. `tenant` names whose they are. An
+    /// engine that does not answer makes the count [`Certainty::Unknown`], never an error. Cancel-safe:
+    /// dropped before its turn it is never counted; dropped while counting, the count runs to its end unheard.
     ///
     /// # Errors
-    /// [`CountError`]; [`CountError::Busy`] where the lane's queue is full.
-    pub async fn count(&self, reading: &Reading, limit: Option<Tokens>) -> Result<Count, CountError> {
+    /// [`CountError`]; [`CountError::Busy`] where the lane has no place, [`CountError::Share`] where the
+    /// tenant has used up its share of the counting time.
+    pub async fn count(
+        &self,
+        reading: &Reading,
+        limit: Option<Tokens>,
+        tenant: &str,
+    ) -> Result<Count, CountError> {
         let started = Instant::now();
-        let count = self.with_source(reading, limit).await?;
+        let count = self.with_source(reading, limit, tenant).await?;
         if count.certain != Certainty::Unknown {
             emit(Event::Counted { prompt_tokens: count.total.get(), took: started.elapsed() });
         }
         Ok(count)
     }
 
-    async fn with_source(&self, reading: &Reading, limit: Option<Tokens>) -> Result<Count, CountError> {
+    async fn with_source(
+        &self,
+        reading: &Reading,
+        limit: Option<Tokens>,
+        tenant: &str,
+    ) -> Result<Count, CountError> {
         if matches!(reading.prompt, Prompt::Unread { .. }) {
             return Ok(Count::UNKNOWN);
         }
@@ -119,7 +153,7 @@ impl Counter {
         }
         let sources = self.sources();
         let counted = match sources.encoder {
-            Some((encoder, _)) => self.encode(encoder, reading, limit).await,
+            Some((encoder, _)) => self.encode(encoder, reading, limit, tenant).await,
             None => Ok(Count::UNKNOWN),
         };
         match (counted, sources.engine) {
@@ -137,17 +171,51 @@ impl Counter {
         encoder: Arc<Encoder>,
         reading: &Reading,
         limit: Option<Tokens>,
+        tenant: &str,
     ) -> Result<Count, CountError> {
         let bytes = weight(&reading.prompt);
         // A template of the request's own may take all the steps there are.
         let own = matches!(&reading.prompt, Prompt::Chat(chat) if chat.chat_template.is_some());
+        let now = SystemTime::now();
         if bytes <= self.shared.inline_bytes && !own {
-            return encoder.count(reading, SystemTime::now(), limit);
+            return encoder.count(reading, now, limit);
         }
-        let lane =
-            if bytes >= self.shared.long_bytes || own { &self.shared.long } else { &self.shared.short };
-        let reading = reading.clone();
-        lane.run(move || encoder.count(&reading, SystemTime::now(), limit)).await?
+        let tenant = number(tenant);
+        if let Some(retry_after) = self.allowance().wait(tenant, Instant::now()) {
+            return Err(CountError::Share { retry_after });
+        }
+        let long = bytes >= self.shared.long_bytes || own;
+        let lane = if long { &self.shared.long } else { &self.shared.short };
+        let (theirs, counting) = (reading.clone(), Arc::clone(&encoder));
+        let (count, spent) = lane
+            .run(tenant, move || {
+                let started = Instant::now();
+                (counting.count(&theirs, now, limit), started.elapsed())
+            })
+            .await?;
+        self.allowance().spent(tenant, spent, Instant::now());
+        if let Ok(count) = &count {
+            self.check(encoder, reading, now, *count);
+        }
+        count
+    }
+
+    fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
+        self.shared.allowance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Now and then counts a prompt once more, by the reference, after the request has gone on.
+    fn check(&self, encoder: Arc<Encoder>, reading: &Reading, now: SystemTime, count: Count) {
+        let one_in = self.shared.check_one_in;
+        let turn = || self.shared.counted.fetch_add(1, Ordering::Relaxed) % one_in.max(1) == one_in / 2;
+        if one_in == 0 || count.certain != Certainty::Exact || !encoder.is_fast() || !turn() {
+            return;
+        }
+        let (shared, reading) = (Arc::clone(&self.shared), reading.clone());
+        // One in so many, and the lane's places bound them.
+        tokio::spawn(async move {
+            let _ = shared.long.run(0, move || encoder.check(&reading, now, count)).await;
+        });
     }
 
     /// The engine's count, or unknown.
@@ -175,6 +243,14 @@ impl Counter {
     fn sources(&self) -> Sources {
         self.shared.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// A tenant's number: 0 is nobody's.
+fn number(tenant: &str) -> u64 {
+    use std::hash::Hasher as _;
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    hasher.write(tenant.as_bytes());
+    hasher.finish().max(1)
 }
 
 /// Whether a prompt is ids only: counted by anyone.
@@ -209,58 +285,6 @@ fn value_weight(value: &Value) -> usize {
             map.iter().map(|(key, value)| key.len() + 4 + value_weight(value)).sum::<usize>() + 4
         }
         _ => 8,
-    }
-}
-
-/// A number of blocking threads at once, and a bounded queue before them.
-struct Lane {
-    turns: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    limit: usize,
-}
-
-/// A place in a lane's queue.
-struct Place<'l>(&'l AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Lane {
-    fn new(workers: usize, limit: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(workers)), waiting: AtomicUsize::new(0), limit: limit.max(1) }
-    }
-
-    /// Runs `work` on a blocking thread, in its turn. Its turn lasts until the work is done, even where
-    /// nobody waits for it any more: so that no more than the lane's number ever run.
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, CountError> {
-        let turn = match Arc::clone(&self.turns).try_acquire_owned() {
-            Ok(turn) => turn,
-            Err(_) => {
-                let _place = self.place()?;
-                Arc::clone(&self.turns).acquire_owned().await.map_err(|_| CountError::Stopped)?
-            }
-        };
-        let task = tokio::task::spawn_blocking(move || {
-            let done = work();
-            drop(turn);
-            done
-        });
-        task.await.map_err(|_| CountError::Stopped)
-    }
-
-    fn place(&self) -> Result<Place<'_>, CountError> {
-        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = Place(&self.waiting);
-        if waiting >= self.limit {
-            return Err(CountError::Busy { waiting, limit: self.limit });
-        }
-        Ok(place)
     }
 }
 

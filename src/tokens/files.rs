@@ -38,6 +38,8 @@ pub struct Files {
     pub config: Map<String, Value>,
     /// Chat templates by name.
     pub templates: Vec<(String, String)>,
+    /// Whether the reference library alone counts.
+    pub reference_only: bool,
 }
 
 impl Files {
@@ -64,7 +66,7 @@ impl Files {
             None => found(&dir)?,
         };
         let templates = if templates.is_empty() { configured(&config) } else { templates };
-        Ok(Self { tokenizer_json, config, templates })
+        Ok(Self { tokenizer_json, config, templates, reference_only: false })
     }
 
     /// The same from bytes.
@@ -79,7 +81,7 @@ impl Files {
             Some(text) => vec![(DEFAULT.to_owned(), text.to_owned())],
             None => configured(&config),
         };
-        Ok(Self { tokenizer_json: tokenizer_json.to_vec(), config, templates })
+        Ok(Self { tokenizer_json: tokenizer_json.to_vec(), config, templates, reference_only: false })
     }
 
     /// The special tokens that templates see (transformers `special_tokens_map`).

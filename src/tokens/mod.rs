@@ -11,7 +11,9 @@
 //! engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
 //! their template, and the drift comparison shows where that is not the same.
 
+mod allowance;
 mod ask;
+mod backend;
 mod bounds;
 mod clock;
 mod content_format;
@@ -19,18 +21,26 @@ mod continued;
 mod conversation;
 mod count;
 mod counter;
+mod cuts;
 pub mod discover;
 mod encoder;
 mod files;
+mod lane;
 mod python;
+mod runs;
+mod segments;
+mod selfcheck;
 mod settings;
 mod template;
+mod tokenizer;
 mod truth;
 
 pub use ask::{Ask, count_bodies_for_tokenize};
+pub use backend::one_thread_a_count;
 pub use count::{Certainty, Count, CountError};
 pub use counter::{Counter, SourceInfo};
 pub use encoder::{Encoder, Options};
 pub use files::LoadError;
 pub use settings::{ContentFormat, Settings};
+pub use tokenizer::{Counted, Extent, Tokenizer};
 pub use truth::Truth;

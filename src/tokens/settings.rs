@@ -39,13 +39,24 @@ pub struct Settings {
     /// Steps that a chat template may take, 10 000 or more; a conversation of 10 000 messages takes
     /// under 2 million with the templates in use.
     pub template_fuel: u64,
-    /// Prompts up to this many bytes are counted on the thread that asks, 0 to 65 536.
+    /// Seconds that counting one prompt may take, 0.01 to 600; one that takes longer is refused (413).
+    pub max_count_seconds: f64,
+    /// Counts of texts that are remembered, about 64 bytes each, so that the next turn of a conversation
+    /// costs what is new in it; 0: none.
+    pub cache_entries: usize,
+    /// One in so many counts is checked against the reference library, after the request has gone on; where
+    /// they differ the reference alone counts from then on. 0: none.
+    pub check_one_in: u32,
+    /// Share of the counting time that the prompts of one tenant may take over some ten seconds, 0.01 to 1.
+    pub tenant_share: f64,
+    /// Prompts up to this many bytes are counted on the thread that asks, 0 to 65 536. Each thread that
+    /// counts keeps up to 100 MB; with 0 only the counting threads do.
     pub inline_bytes: usize,
     /// Prompts from this many bytes on are counted in a lane of their own, so that short ones pass.
     pub long_bytes: usize,
-    /// Prompts counted at once in the short lane, 1 to 256; 0: one per processor.
+    /// Threads that count short prompts, 1 to 256; 0: one per processor, 4 at most.
     pub workers: usize,
-    /// Prompts counted at once in the long lane, 1 to 256; 0: half the processors.
+    /// Threads that count long prompts, 1 to 256; 0: one for two processors, 4 at most.
     pub long_workers: usize,
     /// Prompts waiting in each lane, 1 or more; a further one is not counted.
     pub queue: usize,
@@ -65,7 +76,11 @@ impl Default for Settings {
             trust_request_chat_template: false,
             utc_offset_minutes: 0,
             template_fuel: 20_000_000,
-            inline_bytes: 2048,
+            max_count_seconds: 2.0,
+            cache_entries: 200_000,
+            check_one_in: 1000,
+            tenant_share: 0.5,
+            inline_bytes: 0,
             long_bytes: 65_536,
             workers: 0,
             long_workers: 0,

@@ -1,5 +1,3 @@
-use std::sync::atomic::AtomicBool;
-
 use super::*;
 use crate::request::{Api, dialect};
 
@@ -15,12 +13,12 @@ fn answering(count: u64) -> Ask {
 async fn without_a_source_only_ids_are_counted() {
     let counter = Counter::new(&Settings::default());
     assert_eq!(counter.source().kind, "none");
-    let text = counter.count(&reading(r#"{"prompt": "x"}"#), None).await.unwrap();
+    let text = counter.count(&reading(r#"{"prompt": "x"}"#), None, "t").await.unwrap();
     assert_eq!(text, Count::UNKNOWN);
-    let ids = counter.count(&reading(r#"{"prompt": [[1, 2], [3]]}"#), None).await.unwrap();
+    let ids = counter.count(&reading(r#"{"prompt": [[1, 2], [3]]}"#), None, "t").await.unwrap();
     assert_eq!(ids, Count { total: Tokens(3), longest: Tokens(2), certain: Certainty::Exact });
     let cut = reading(r#"{"prompt": [[1, 2, 3], [3]], "truncate_prompt_tokens": 2}"#);
-    assert_eq!(counter.count(&cut, None).await.unwrap().total, Tokens(3));
+    assert_eq!(counter.count(&cut, None, "t").await.unwrap().total, Tokens(3));
 }
 
 #[tokio::test]
@@ -28,55 +26,49 @@ async fn the_engine_is_asked_for_each_text() {
     let counter = Counter::new(&Settings::default());
     counter.use_engine(answering(7));
     assert_eq!(counter.source().kind, "engine");
-    let two = counter.count(&reading(r#"{"prompt": ["a", "b"]}"#), None).await.unwrap();
+    let two = counter.count(&reading(r#"{"prompt": ["a", "b"]}"#), None, "t").await.unwrap();
     assert_eq!(two, Count { total: Tokens(14), longest: Tokens(7), certain: Certainty::Exact });
     let many = format!("{{\"prompt\": {:?}}}", vec!["x"; 100]);
-    assert_eq!(counter.count(&reading(&many), None).await.unwrap(), Count::UNKNOWN);
+    assert_eq!(counter.count(&reading(&many), None, "t").await.unwrap(), Count::UNKNOWN);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_does_not_answer_leaves_the_count_unknown() {
     let counter = Counter::new(&Settings::default());
     counter.use_engine(Arc::new(|_| Box::pin(std::future::pending())));
-    assert_eq!(counter.count(&reading(r#"{"prompt": "x"}"#), None).await, Ok(Count::UNKNOWN));
+    assert_eq!(counter.count(&reading(r#"{"prompt": "x"}"#), None, "t").await, Ok(Count::UNKNOWN));
     counter.use_engine(Arc::new(|_| Box::pin(async { Err("no".to_owned()) })));
-    assert_eq!(counter.count(&reading(r#"{"prompt": "x"}"#), None).await, Ok(Count::UNKNOWN));
+    assert_eq!(counter.count(&reading(r#"{"prompt": "x"}"#), None, "t").await, Ok(Count::UNKNOWN));
 }
 
 #[tokio::test]
-async fn a_full_lane_says_busy_and_a_dropped_waiter_is_never_started() {
-    let lane = Arc::new(Lane::new(1, 1));
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    let busy = tokio::spawn({
-        let lane = Arc::clone(&lane);
-        async move { lane.run(move || held.recv()).await }
-    });
-    while lane.turns.available_permits() > 0 {
-        tokio::task::yield_now().await;
-    }
-    let started = Arc::new(AtomicBool::new(false));
-    let waiter = tokio::spawn({
-        let (lane, started) = (Arc::clone(&lane), Arc::clone(&started));
-        async move { lane.run(move || started.store(true, Ordering::SeqCst)).await }
-    });
-    while lane.waiting.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(lane.run(|| ()).await, Err(CountError::Busy { waiting: 1, limit: 1 }));
-    waiter.abort();
-    assert!(waiter.await.is_err());
-    release.send(()).unwrap();
-    busy.await.unwrap().unwrap().unwrap();
-    assert_eq!(lane.run(|| 5).await, Ok(5));
-    assert!(!started.load(Ordering::SeqCst));
-    assert_eq!(lane.waiting.load(Ordering::Relaxed), 0);
+async fn one_in_so_many_counts_is_checked_and_a_wrong_one_ends_the_trust() {
+    let encoder = || {
+        let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
+        Arc::new(Encoder::from_parts(json, None, None).unwrap())
+    };
+    let counter = Counter::new(&Settings { check_one_in: 1, inline_bytes: 0, ..Settings::default() });
+    let good = encoder();
+    counter.use_encoder(Arc::clone(&good), "a test".to_owned());
+    counter.count(&reading(r#"{"prompt": "a text of some words"}"#), None, "t").await.unwrap();
+    assert_eq!(counter.source().library, Some("fastokens"));
+    let (read, now) = (reading(r#"{"prompt": "a text of some words"}"#), SystemTime::now());
+    let count = good.count(&read, now, None).unwrap();
+    assert!(good.check(&read, now, count) && good.is_fast());
+    assert!(!good.check(&read, now, Count::exact(count.total + Tokens(1))) && !good.is_fast());
+    assert_eq!(counter.source().library, Some("tokenizers"));
+    assert_eq!(good.count(&read, now, None).unwrap(), count, "the reference serves");
 }
 
 #[tokio::test]
-async fn a_panic_in_a_lane_is_an_error_and_gives_the_turn_back() {
-    let lane = Lane::new(1, 1);
-    assert_eq!(lane.run(|| panic!("x")).await.map(|()| 0), Err(CountError::Stopped));
-    assert_eq!(lane.run(|| 5).await, Ok(5));
+async fn a_tenant_that_has_used_up_its_share_is_told_and_others_are_counted() {
+    let counter = Counter::new(&Settings { inline_bytes: 0, ..Settings::default() });
+    let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
+    counter.use_encoder(Arc::new(Encoder::from_parts(json, None, None).unwrap()), String::new());
+    counter.allowance().spent(number("greedy"), Duration::from_secs(10_000), Instant::now());
+    let read = reading(r#"{"prompt": "x"}"#);
+    assert!(matches!(counter.count(&read, None, "greedy").await, Err(CountError::Share { .. })));
+    assert_eq!(counter.count(&read, None, "modest").await.unwrap().certain, Certainty::Exact);
 }
 
 #[test]

@@ -1,0 +1,233 @@
+//! Counts one text: exactly, at the cost of what is new in it, and no further than is asked for.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::backend::Backend;
+use super::count::CountError;
+use super::cuts::{Cuts, Part};
+use super::files::LoadError;
+use super::runs::CHUNK;
+use super::segments::{Growing, Segments};
+
+/// Texts from this many bytes on are looked up by their beginnings.
+const LOOK_UP_FROM: usize = 2048;
+/// Parts from this many bytes on are looked up by themselves.
+const PART_FROM: usize = 192;
+/// Bytes between two beginnings that are kept, at least; and of one text at most so many.
+const SPACING: usize = 512;
+const MOST_BEGINNINGS: usize = 1024;
+/// A part is counted in pieces of about this many bytes, where it has places to cut.
+const PIECE: usize = 32 << 10;
+/// What a run without a place costs at most, nanoseconds a byte: with a budget, it is not begun where it
+/// cannot end in time. (The reference took 0.75 on the worst of 26 kinds of hostile megabytes.)
+const RUN_NANOS: u64 = 200;
+const SLOW_NANOS: u64 = 750;
+
+/// How far to count.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// Tokens from which on it does not matter how many more there are.
+    pub enough: u64,
+    /// When counting must have ended.
+    pub until: Option<Instant>,
+}
+
+impl Extent {
+    /// To the end.
+    pub const WHOLE: Self = Self { enough: u64::MAX, until: None };
+}
+
+/// A count of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Tokens.
+    pub tokens: u64,
+    /// Whether there are exactly so many; else so many or more.
+    pub whole: bool,
+}
+
+/// A model's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    backend: Backend,
+    cuts: Cuts,
+    segments: Option<Segments>,
+    /// Tokens that the post-processor puts around a text.
+    around: u64,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn load(json: Vec<u8>) -> Result<Self, LoadError> {
+        Self::with(json, false)
+    }
+
+    /// The same; `only_reference` leaves the faster libraries out.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn with(json: Vec<u8>, only_reference: bool) -> Result<Self, LoadError> {
+        let invalid = |error: serde_json::Error| LoadError::Invalid {
+            what: "tokenizer.json",
+            reason: error.to_string(),
+        };
+        let file: Value = serde_json::from_slice(&json).map_err(invalid)?;
+        let cuts = Cuts::read(&file);
+        let backend = Backend::load(&json, file, only_reference)?;
+        let length = |special| backend.reference_ids("a", special).map_or(0, |ids| ids.len() as u64);
+        let around = length(true).saturating_sub(length(false));
+        Ok(Self { backend, cuts, segments: None, around })
+    }
+
+    /// Remembers counts of texts, so many entries at most; 0: none.
+    pub fn remember(&mut self, entries: usize) {
+        self.segments = (entries > 0 && self.cuts.at_added()).then(|| Segments::new(entries));
+    }
+
+    /// The libraries that count.
+    #[must_use]
+    pub const fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// Where texts may be cut.
+    #[must_use]
+    pub const fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Counts kept.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.segments.as_ref().map_or(0, Segments::len)
+    }
+
+    /// Counts a text.
+    ///
+    /// # Errors
+    /// [`CountError::Tokenizer`]; [`CountError::TooDear`] where it would not end in time.
+    pub fn count(&self, text: &str, special: bool, extent: &Extent) -> Result<Counted, CountError> {
+        let mut tally = Tally { of: self, extent, tokens: if special { self.around } else { 0 } };
+        let known = self.segments.as_ref().filter(|_| text.len() >= LOOK_UP_FROM);
+        let whole = match known {
+            Some(segments) => tally.known(segments, text)?,
+            None => tally.parts(text)?,
+        };
+        Ok(Counted { tokens: tally.tokens, whole })
+    }
+}
+
+/// A count in the making.
+struct Tally<'a> {
+    of: &'a Tokenizer,
+    extent: &'a Extent,
+    tokens: u64,
+}
+
+impl Tally<'_> {
+    /// Whether it goes on.
+    const fn enough(&self) -> bool {
+        self.tokens >= self.extent.enough
+    }
+
+    /// Counts all parts; false where it stopped before the end.
+    fn parts(&mut self, text: &str) -> Result<bool, CountError> {
+        for part in self.of.cuts.parts(text, 0) {
+            if !self.part(part.text)? {
+                return Ok(false);
+            }
+            self.tokens += u64::from(part.token);
+        }
+        Ok(true)
+    }
+
+    /// The same where counts are remembered: from the longest known beginning on.
+    fn known(&mut self, segments: &Segments, text: &str) -> Result<bool, CountError> {
+        let around = self.tokens;
+        let marks = marks(&self.of.cuts, segments, text);
+        let found = marks.iter().rev().find_map(|(end, hash)| Some((*end, segments.get(*hash)?)));
+        let from = found.map_or(0, |(end, count)| {
+            self.tokens += count;
+            end
+        });
+        let mut ahead = marks.iter().skip_while(|(end, _)| *end <= from).peekable();
+        for Part { text, end, token } in self.of.cuts.parts(text, from) {
+            let hash = (text.len() >= PART_FROM).then(|| segments.part(text));
+            match hash.and_then(|hash| segments.get(hash)) {
+                Some(count) => self.tokens += count,
+                None => {
+                    let before = self.tokens;
+                    if !self.part(text)? {
+                        return Ok(false);
+                    }
+                    if let Some(hash) = hash {
+                        segments.put(hash, self.tokens - before);
+                    }
+                }
+            }
+            self.tokens += u64::from(token);
+            if let Some((_, hash)) = ahead.next_if(|(mark, _)| *mark == end) {
+                segments.put(*hash, self.tokens - around);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts one part in pieces; false where it stopped before its end.
+    fn part(&mut self, part: &str) -> Result<bool, CountError> {
+        let mut rest = part;
+        loop {
+            if self.enough() {
+                return Ok(rest.is_empty());
+            }
+            let cut = if rest.len() > PIECE { self.of.cuts.place(rest, PIECE / 2) } else { None };
+            let (piece, after) = rest.split_at(cut.unwrap_or(rest.len()));
+            // Without any known place nothing says that it is a run.
+            let run = piece.len() >= 2 * CHUNK && self.of.cuts.within();
+            self.in_time(piece.len())?;
+            self.tokens += self.of.backend.count(piece, run)?;
+            if after.is_empty() {
+                return Ok(true);
+            }
+            rest = after;
+        }
+    }
+
+    /// Whether there is time for so many bytes.
+    fn in_time(&self, bytes: usize) -> Result<(), CountError> {
+        let Some(until) = self.extent.until else { return Ok(()) };
+        let each = if self.of.backend.is_fast() { RUN_NANOS } else { SLOW_NANOS };
+        let long = bytes > 2 * PIECE;
+        let needed = Duration::from_nanos(if long { bytes as u64 * each } else { 0 });
+        if Instant::now() + needed > until {
+            return Err(CountError::TooDear);
+        }
+        Ok(())
+    }
+}
+
+/// The beginnings of `text` that are kept: each ends with the first added token behind a multiple of the
+/// spacing, which is a power of two, so that those of a longer text are among those of a shorter.
+fn marks(cuts: &Cuts, segments: &Segments, text: &str) -> Vec<(usize, u128)> {
+    let spacing = (text.len() / MOST_BEGINNINGS).next_power_of_two().max(SPACING);
+    let mut hash: Growing = segments.beginning();
+    let mut marks: Vec<(usize, u128)> = Vec::new();
+    let (mut hashed, mut last) = (0, 0);
+    for part in cuts.parts(text, 0).filter(|part| part.token) {
+        if part.end / spacing > last / spacing {
+            hash.add(&text[hashed..part.end]);
+            (hashed, last) = (part.end, part.end);
+            marks.push((part.end, hash.hash()));
+        }
+    }
+    marks
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Every count against the reference's.
+//!
+//! With real tokenizers: `KVGATE_TOKENIZERS=DIR cargo test --release --lib real_tokenizers -- --ignored` where
+//! `tests/real/tokenizers.sh DIR` has fetched them; `KVGATE_STRINGS` sets how many strings each is tried on.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::tokens::selfcheck::CORNERS;
+
+fn sim() -> Tokenizer {
+    let mut tokenizer =
+        Tokenizer::load(include_bytes!("../../sim/tokenizer/tokenizer.json").to_vec()).unwrap();
+    tokenizer.remember(1000);
+    tokenizer
+}
+
+/// Texts of all kinds: words, scripts, blanks, runs, added tokens whole and in part, any character.
+fn text(random: &mut fastrand::Rng, added: &[String], bytes: usize) -> String {
+    const WORDS: [&str; 40] = [
+        "the",
+        " of",
+        " and",
+        "Hello",
+        "WORLD",
+        "camelCase",
+        "don't",
+        "I'LL",
+        "we’ve",
+        " fn main() {\n",
+        "    let x = 1;\n",
+        "\"key\": ",
+        "null, ",
+        "3.14",
+        "2026-11-30",
+        "0xFF",
+        "http://example.com/a?b=c",
+        "naïve",
+        "Straße",
+        "e\u{301}",
+        "한국어 ",
+        "日本語、",
+        "你好，世界。",
+        "Привет ",
+        "مرحبا ",
+        "नमस्ते ",
+        "ไทย",
+        "🙂",
+        "👩‍👩‍👧",
+        "\u{a0}",
+        "\u{3000}",
+        "\u{200b}",
+        "\r\n",
+        "\n\n",
+        "\t",
+        "  ",
+        "...",
+        "!?",
+        "---",
+        "**bold** ",
+    ];
+    const RUNS: [&str; 14] =
+        ["a", "Z", " ", "\n", "\t", "7", "!", "的", "é", "\u{301}", "ab", "=", "\u{a0}", "🙂"];
+    let mut text = String::new();
+    while text.len() < bytes {
+        match random.u32(0..24) {
+            0 | 1 if !added.is_empty() => text.push_str(&added[random.usize(0..added.len())]),
+            2 if !added.is_empty() => {
+                let token = &added[random.usize(0..added.len())];
+                text.extend(token.chars().skip(random.usize(0..2)).take(random.usize(1..8)));
+            }
+            3 => text.extend(std::iter::repeat_n(RUNS[random.usize(0..RUNS.len())], random.usize(1..20))),
+            4 => text.extend((0..random.usize(1..6)).filter_map(|_| char::from_u32(random.u32(0..0x3_0000)))),
+            5 => text.extend((0..random.usize(1..12)).map(|_| random.lowercase())),
+            6 => text.extend((0..random.usize(1..12)).map(|_| random.alphanumeric())),
+            7 => text.push(char::from(random.u8(0x20..0x7f))),
+            8 if random.u8(0..8) == 0 => {
+                text.extend((0..4).map(|_| ['ſ', '\'', 'T', 'E', CORNERS[1], 's'][random.usize(0..6)]));
+            }
+            9..=12 => text.push(' '),
+            _ => text.push_str(WORDS[random.usize(0..WORDS.len())]),
+        }
+    }
+    text
+}
+
+/// A long text: what [`text`] makes, and runs that are counted in chunks.
+fn long(random: &mut fastrand::Rng, added: &[String]) -> String {
+    let mut long = text(random, added, 2000);
+    for _ in 0..random.usize(1..4) {
+        let length = random.usize(10_000..150_000);
+        let alphabet = [
+            "a",
+            "ab",
+            "abcdefghijklmnopqrstuvwxyz",
+            "QWERTYUIOP",
+            " ",
+            "\n",
+            "\r\n",
+            "!",
+            "#$%&*+",
+            "的一是不了人我在",
+            "\u{301}",
+            "=-",
+            "é",
+        ][random.usize(0..13)];
+        let letters: Vec<char> = alphabet.chars().collect();
+        long.extend((0..length / letters[0].len_utf8()).map(|_| letters[random.usize(0..letters.len())]));
+        let bytes = random.usize(0..3000);
+        long.push_str(&text(random, added, bytes));
+    }
+    long
+}
+
+fn differs(tokenizer: &Tokenizer, text: &str, special: bool) -> Option<String> {
+    let wanted = tokenizer.backend.reference_ids(text, special).unwrap();
+    let count = tokenizer.count(text, special, &Extent::WHOLE).unwrap();
+    let ids = tokenizer.backend.ids(text, special).unwrap();
+    if (count.tokens, count.whole) == (wanted.len() as u64, true) && ids == wanted {
+        return None;
+    }
+    let shown: String = text.chars().take(120).collect();
+    Some(format!("{} tokens, counted {}, {} ids: {shown:?}", wanted.len(), count.tokens, ids.len()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_text_is_counted_as_the_reference_counts_it(any in ".{0,200}", seed in any::<u64>(), special in any::<bool>()) {
+        let tokenizer = sim();
+        let random = &mut fastrand::Rng::with_seed(seed);
+        let made = text(random, tokenizer.backend.added(), 3000);
+        for text in [any, made] {
+            prop_assert_eq!(differs(&tokenizer, &text, special), None);
+            // And once more, from what is remembered.
+            prop_assert_eq!(differs(&tokenizer, &text, special), None);
+        }
+    }
+
+    #[test]
+    fn counting_stops_once_there_are_enough_and_never_says_more_than_there_are(seed in any::<u64>(), enough in 0u64..20_000) {
+        let tokenizer = sim();
+        let text = long(&mut fastrand::Rng::with_seed(seed), tokenizer.backend.added());
+        let whole = tokenizer.backend.reference_ids(&text, true).unwrap().len() as u64;
+        let counted = tokenizer.count(&text, true, &Extent { enough, until: None }).unwrap();
+        if counted.whole {
+            prop_assert_eq!(counted.tokens, whole);
+        } else {
+            prop_assert!(enough <= counted.tokens && counted.tokens <= whole);
+        }
+    }
+}
+
+#[test]
+fn what_would_take_too_long_is_not_begun() {
+    let tokenizer = sim();
+    let until = Some(Instant::now());
+    let counted = tokenizer.count(&"a".repeat(1 << 20), false, &Extent { enough: u64::MAX, until });
+    assert_eq!(counted, Err(CountError::TooDear));
+}
+
+#[test]
+fn the_next_turn_is_looked_up_and_counted_the_same() {
+    let tokenizer = sim();
+    let token = tokenizer.backend.added()[0].clone();
+    let turn = format!("user asks a question of some length, {}{token}", "again and again ".repeat(40));
+    let mut conversation = String::new();
+    for turns in 1..20 {
+        conversation.push_str(&turn);
+        assert_eq!(differs(&tokenizer, &conversation, true), None, "after {turns} turns");
+    }
+    assert!(tokenizer.remembered() > 10);
+}
+
+#[test]
+#[ignore = "needs real tokenizers: tests/real/tokenizers.sh"]
+fn real_tokenizers_are_counted_as_the_reference_counts() {
+    let dir =
+        PathBuf::from(std::env::var_os("KVGATE_TOKENIZERS").expect("KVGATE_TOKENIZERS names their folder"));
+    let strings: u64 = std::env::var("KVGATE_STRINGS").map_or(20_000, |n| n.parse().unwrap());
+    let mut failures = Vec::new();
+    let mut folders: Vec<_> = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    let mut tried = 0;
+    for folder in folders {
+        let Ok(json) = std::fs::read(folder.join("tokenizer.json")) else { continue };
+        tried += 1;
+        let mut tokenizer = Tokenizer::load(json).unwrap();
+        tokenizer.remember(50_000);
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let added = tokenizer.backend.added().to_vec();
+        let mut random = fastrand::Rng::with_seed(strings);
+        let (mut wrong, mut in_chunks) = (0, 0);
+        for number in 0..strings {
+            let made = if number % 2000 == 0 {
+                in_chunks += 1;
+                long(&mut random, &added)
+            } else {
+                let bytes = if number % 50 == 0 { 3000 } else { random.usize(1..90) };
+                text(&mut random, &added, bytes)
+            };
+            if let Some(difference) = differs(&tokenizer, &made, number % 3 == 0) {
+                wrong += 1;
+                failures.extend((wrong <= 3).then(|| format!("{name}: {difference}")));
+            }
+        }
+        let path = tokenizer.backend.path();
+        eprintln!(
+            "{name:12} {path:?} corners by the reference: {}: {strings} strings, {in_chunks} long, {wrong} wrong",
+            tokenizer.backend.corners()
+        );
+    }
+    assert!(tried > 0, "no tokenizer there");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
