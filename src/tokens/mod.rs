@@ -22,6 +22,7 @@ mod counter;
 pub mod discover;
 mod encoder;
 mod files;
+pub mod images;
 mod python;
 mod settings;
 mod template;
