@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Records what images cost, by transformers' and vLLM's own code, one JSON object a line.
 
-    .real/vllm/bin/python tests/real/images/record.py [MODEL ...] >tests/data/tokens/images.jsonl
+    .real/vllm/bin/python tests/real/images/record.py >tests/data/tokens/images.jsonl
+    .real/vllm/bin/python tests/real/images/record.py --again tests/data/tokens/images.jsonl
 
 `kind` `model`: a model's three configuration files, the most tokens of any image (as vLLM
 sees it), and `sizes`: width, height, tokens in place of the marker (null where it is refused).
@@ -10,8 +11,9 @@ for `real` sizes an image is really processed by both as well.
 `kind` `prompt`: the ids of a text, and how many there are once vLLM has put the images in (null
 where it refuses).
 `kind` `file`: an image file and the size that vLLM's loader sees (null where it refuses it).
-Same input, same output: CI makes the file again and compares.
+`--again FILE` takes the image files from an earlier record, and makes all else anew: CI compares.
 """
+import argparse
 import base64
 import json
 import os
@@ -161,12 +163,26 @@ def prompts(name, model):
         yield {"kind": "prompt", "model": name, "text": text, "ids": ids, "images": images, "total": total}
 
 
+def image_files(again):
+    """Names and bytes: of an earlier record, or made here."""
+    if again is None:
+        yield from files.every()
+        return
+    for line in again.read_text().splitlines():
+        row = json.loads(line)
+        if row["kind"] == "file":
+            yield row["name"], base64.b64decode(row["base64"])
+
+
 def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("--again", type=Path, metavar="FILE")
+    args = args.parse_args()
     out = sys.stdout
     every = sizes()
     assert len(every) >= 250
     with tempfile.TemporaryDirectory() as scratch:
-        for name in sys.argv[1:] or MODELS:
+        for name in MODELS:
             model = Model(name, Path(scratch) / name)
             vocabulary = model.hf.tokenizer.get_vocab()
             marks = [model.spec["marker"], "\n", "\n\n", "\n\n\n", "\n\n\n\n"]
@@ -186,7 +202,7 @@ def main():
                     print(json.dumps(prompt), file=out)
     from vllm.multimodal.media.image import ImageMediaIO
     reader = ImageMediaIO()
-    for name, data in files.every():
+    for name, data in image_files(args.again):
         text = base64.b64encode(data).decode()
         try:
             size = list(reader.load_base64("image", text).media.size)
