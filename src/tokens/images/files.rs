@@ -1,5 +1,9 @@
 //! Numbers out of a model's configuration files.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 /// Why the cost of images is not known for a model.
@@ -17,6 +21,14 @@ pub enum VisionError {
         /// The file's name.
         file: &'static str,
     },
+    /// A file cannot be read.
+    #[error("cannot read {file}: {reason}")]
+    Read {
+        /// The file's name.
+        file: &'static str,
+        /// The system's words.
+        reason: String,
+    },
     /// A file does not say what it should.
     #[error("{file} is not usable: {reason}")]
     Invalid {
@@ -25,6 +37,21 @@ pub enum VisionError {
         /// What is wrong.
         reason: String,
     },
+}
+
+/// Bytes of a configuration file that are read; real ones have a few thousand.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// A file of a model's directory; nothing where it is not there.
+pub fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VisionError> {
+    let failed = |error: io::Error| VisionError::Read { file, reason: error.to_string() };
+    let opened = match File::open(dir.join(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let mut bytes = Vec::new();
+    opened.take(MOST_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
 }
 
 /// One configuration file, or an object in it.

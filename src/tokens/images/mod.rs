@@ -24,9 +24,10 @@
 //! The rules are vLLM 0.32.0's (`model_executor/models/`), which are those of transformers 5.19
 //! (`models/*/processing_*.py`). vLLM dropped `mllama` after 0.10.2; its rule is transformers'.
 //!
-//! Known limits: a request's `mm_processor_kwargs` and the engine's `--mm-processor-kwargs` change
-//! what a processor does and are not seen here; a Mistral model that vLLM loads in Mistral's own
-//! format rounds the resized sides where this rule cuts them, and may take one row or column more.
+//! Known limits: a request's `mm_processor_kwargs` (which vLLM 0.32 refuses unless it is told to take
+//! them: `entrypoints/generate/base/protocol.py`) and the engine's `--mm-processor-kwargs` change what a
+//! processor does and are not seen here; a Mistral model that vLLM loads in Mistral's own format
+//! rounds the resized sides where this rule cuts them, and may take one row or column more.
 
 mod cost;
 mod data_url;

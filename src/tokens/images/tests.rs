@@ -216,6 +216,25 @@ fn an_image_processor_within_the_processors_file_wins() {
 }
 
 #[test]
+fn a_models_directory_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Vision::load(dir.path()), Ok(None));
+    let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+    write("config.json", r#"{"model_type": "qwen2_vl"}"#);
+    assert_eq!(Vision::load(dir.path()), Err(VisionError::Missing { file: "preprocessor_config.json" }));
+    write("preprocessor_config.json", r#"{"max_pixels": 784000}"#);
+    assert_eq!(Vision::load(dir.path()).unwrap().unwrap().most(), 1000);
+    write("processor_config.json", "not JSON");
+    assert!(matches!(
+        Vision::load(dir.path()),
+        Err(VisionError::Invalid { file: "processor_config.json", .. })
+    ));
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::create_dir(dir.path().join("sub/config.json")).unwrap();
+    assert!(matches!(Vision::load(&dir.path().join("sub")), Err(VisionError::Read { .. })));
+}
+
+#[test]
 fn unusable_numbers_are_an_error() {
     let qwen = |preprocessor: Value| read(json!({"model_type": "qwen2_vl"}), Some(preprocessor));
     for wrong in [

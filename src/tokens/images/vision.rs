@@ -1,11 +1,13 @@
 //! A model's eyes: which family it is of, and what images cost it.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use super::cost::{ImageCost, ImageRef, Size};
 use super::data_url::Bytes;
 use super::family::{Family, Rule};
-use super::files::{Section, VisionError};
+use super::files::{self, Section, VisionError};
 use super::header::{self, Turned};
 
 /// Pixels over which the engine refuses an image: twice Pillow's `MAX_IMAGE_PIXELS` (13.0 `Image.py`), and
@@ -42,6 +44,18 @@ pub struct WithImages {
 }
 
 impl Vision {
+    /// Reads the three files of [`Vision::read`] from a model's directory. Nothing where there is no
+    /// `config.json`: a tokenizer without its model.
+    ///
+    /// # Errors
+    /// As [`Vision::read`], or a file that is there cannot be read.
+    pub fn load(dir: &Path) -> Result<Option<Self>, VisionError> {
+        let Some(config) = files::read(dir, "config.json")? else { return Ok(None) };
+        let preprocessor = files::read(dir, "preprocessor_config.json")?;
+        let processor = files::read(dir, "processor_config.json")?;
+        Self::read(&config, preprocessor.as_deref(), processor.as_deref())
+    }
+
     /// Reads what a model's `config.json` says, its `preprocessor_config.json` and its
     /// `processor_config.json`. Nothing where the model names no part that sees or hears.
     ///
