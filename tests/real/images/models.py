@@ -8,16 +8,28 @@ import json
 import string
 from pathlib import Path
 
-TEXT = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "max_position_embeddings": 65536}
+# Heads as wide as vLLM's attention on the CPU takes them.
+TEXT = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512, "max_position_embeddings": 65536}
 CLIP = {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14, "hidden_size": 64,
-        "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "projection_dim": 64,
+        "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": 64,
         "vocab_size": 512}
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14, "hidden_size": 64,
-          "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+          "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 PIXTRAL = {"model_type": "pixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
-           "num_attention_heads": 4, "head_dim": 16}
+           "num_attention_heads": 2, "head_dim": 32}
 MEAN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+
+# Chat templates that show images as the published ones do.
+LISTS = """{% for message in messages %}{{ message['role'] }}
+{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}IMAGE{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}\
+{% endfor %}{% endif %}
+{% endfor %}{% if add_generation_prompt %}assistant
+{% endif %}"""
+TEXTS = """{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}
+{% endfor %}ASSISTANT:"""
 
 
 def qwen(model_type, architecture, text_type, processor, image, vision=None):
@@ -28,8 +40,8 @@ def qwen(model_type, architecture, text_type, processor, image, vision=None):
         "config": {
             "architectures": [architecture], "model_type": model_type,
             "text_config": TEXT | {"model_type": text_type, "rope_parameters": {
-                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}},
-            "vision_config": {"depth": 2, "hidden_size": 64, "num_heads": 4, "spatial_merge_size": 2,
+                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}},
+            "vision_config": {"depth": 2, "hidden_size": 64, "num_heads": 2, "spatial_merge_size": 2,
                               "temporal_patch_size": 2} | (vision or {}),
         },
         "ids": {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>",
@@ -138,7 +150,9 @@ def tokenizer(model):
     vocab = {text: at for at, text in enumerate([*characters, *breaks])}
     merges = [("\n", "\n"), ("\n\n", "\n"), ("\n\n", "\n\n")]
     made = Tokenizer(BPE(vocab, merges, unk_token="<unk>"))
-    made.add_special_tokens([AddedToken(t, special=True) for t in ["<unk>", "<s>", "</s>", *model["tokens"]]])
+    # The last one is what vLLM's parser of tool calls looks for, which the tests' engine is started with.
+    own = ["<unk>", "<s>", "</s>", *model["tokens"], "<|python_tag|>"]
+    made.add_special_tokens([AddedToken(t, special=True) for t in dict.fromkeys(own)])
     return made
 
 
@@ -156,6 +170,10 @@ def write(model, folder: Path):
         "config.json": config, "preprocessor_config.json": model["preprocessor"],
         "processor_config.json": model["processor"],
     }
+    around = model.get("around", ("", ""))
+    shown = model["marker"].join(around)
+    template = TEXTS if model["family"].startswith("llava") else LISTS.replace("IMAGE", shown)
+    (folder / "chat_template.jinja").write_text(template)
     if "video" in model:
         files["video_preprocessor_config.json"] = {"video_processor_type": model["video"],
                                                    "processor_class": model["processor"]["processor_class"]}

@@ -4,6 +4,10 @@
 //! it upright by its EXIF orientation. So what counts is what Pillow 13.0 reads, also from files that
 //! tell two stories: each format's file says where Pillow reads it. Formats other than PNG, JPEG, GIF
 //! and WebP are not read here, though the engine may open them.
+//!
+//! Known limit: an image that is to be turned and whose data then turns out to be broken (or whose
+//! EXIF data Pillow cannot write again) is used unturned by vLLM, because it takes the failed turn for
+//! a missing orientation. Its size is then taken for the turned one here: on its side.
 
 mod exif;
 mod gif;
