@@ -26,15 +26,6 @@ pub struct Conversation<'a> {
     pub other_media: bool,
 }
 
-/// Reads the messages. With `lists`, contents reach the template as lists of parts, else as texts
-/// without images; see [`Contents`].
-///
-/// # Errors
-/// As [`parse_as`].
-pub fn parse(messages: &[Value], lists: bool) -> Result<Conversation<'_>, &'static str> {
-    parse_as(messages, if lists { Contents::Lists } else { Contents::Text { image: None } })
-}
-
 /// Reads the messages. Images are borrowed from them.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use tokenizers::Tokenizer;
 
 use super::bounds::Longest;
 use super::files::{Files, LoadError};
+use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
 use super::template::{Clock, Templates};
 use super::{Certainty, Count, CountError, continued, conversation};
@@ -48,6 +49,7 @@ pub struct Encoder {
     templates: Templates,
     special_tokens: Map<String, Value>,
     options: Options,
+    vision: Option<Vision>,
 }
 
 /// A conversation, rendered.
@@ -55,6 +57,8 @@ struct Rendered {
     text: String,
     /// The engine sees more than this text.
     media: bool,
+    other_media: bool,
+    images: Vec<ImageCost>,
 }
 
 impl Encoder {
@@ -65,7 +69,9 @@ impl Encoder {
     /// A file cannot be read or is not what it should be. A chat template that does not compile is no
     /// error here: chats are then refused with [`CountError::NoTemplate`].
     pub fn load(path: &Path, chat_template: Option<&Path>) -> Result<Self, LoadError> {
-        Self::new(Files::read(path, chat_template)?)
+        let mut made = Self::new(Files::read(path, chat_template)?)?;
+        made.vision = Vision::load(path).unwrap_or(None);
+        Ok(made)
     }
 
     /// The same from bytes.
@@ -101,6 +107,7 @@ impl Encoder {
             templates,
             tokenizer,
             options,
+            vision: None,
         })
     }
 
@@ -146,6 +153,19 @@ impl Encoder {
             }
             Prompt::Chat(chat) => {
                 let Some(rendered) = self.render(chat, now)? else { return Ok(Count::UNKNOWN) };
+                if let Some(vision) =
+                    self.vision.as_ref().filter(|_| !rendered.images.is_empty() && !rendered.other_media)
+                {
+                    let ids = self.encode(&rendered.text, chat.add_special_tokens)?;
+                    let total =
+                        vision.total(&ids, &rendered.images, |token| self.tokenizer.token_to_id(token));
+                    // An upper bound has no name in `Certainty` yet: the text alone is a lower one.
+                    return Ok(if total.certain {
+                        Count::exact(Tokens(total.tokens))
+                    } else {
+                        Count { certain: Certainty::AtLeast, ..Count::exact(Tokens::from(ids.len())) }
+                    });
+                }
                 let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
                 let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
                 Ok(Count { certain, ..count })
@@ -250,7 +270,16 @@ impl Encoder {
             ContentFormat::String => false,
             ContentFormat::Openai => true,
         };
-        let parsed = conversation::parse(&chat.messages, lists).map_err(refused)?;
+        let contents = if lists {
+            conversation::Contents::Lists
+        } else {
+            conversation::Contents::Text { image: self.vision.as_ref().and_then(Vision::written) }
+        };
+        let parsed = conversation::parse_as(&chat.messages, contents).map_err(refused)?;
+        let images = match &self.vision {
+            Some(vision) => parsed.images.iter().map(|image| vision.cost(*image)).collect(),
+            None => Vec::new(),
+        };
         let mut messages = conversation::developer_as_system(parsed.messages, &chosen.source);
         let open = if chat.continue_final_message {
             Some(continued::mark(&mut messages, &chosen.source).map_err(refused)?)
@@ -263,7 +292,7 @@ impl Encoder {
             Some(message) => continued::cut(&text, &message).map_err(refused)?,
             None => text,
         };
-        Ok(Some(Rendered { text, media: parsed.media }))
+        Ok(Some(Rendered { text, media: parsed.media, other_media: parsed.other_media, images }))
     }
 
     /// What the template sees: each line may override the ones before, as in the engine.

@@ -2,6 +2,10 @@ use serde_json::json;
 
 use super::*;
 
+fn parse(messages: &[Value], lists: bool) -> Result<Conversation<'_>, &'static str> {
+    parse_as(messages, if lists { Contents::Lists } else { Contents::Text { image: None } })
+}
+
 fn strings(messages: Value) -> Conversation<'static> {
     parse(Box::leak(Box::new(messages)).as_array().unwrap(), false).unwrap()
 }
