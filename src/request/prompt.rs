@@ -66,6 +66,8 @@ pub struct ChatPrompt {
     pub chat_template: Option<String>,
     /// Further variables for the template.
     pub template_kwargs: Map<String, Value>,
+    /// Whether arguments for the processor of images are given.
+    pub processor_kwargs: bool,
     /// Whether the template opens the assistant's turn; default true.
     pub add_generation_prompt: bool,
     /// Whether the last message is left open to be continued; default false.

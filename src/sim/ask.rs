@@ -128,6 +128,7 @@ pub(super) fn chat_input(map: &Map<String, Value>) -> Result<Input, Refusal> {
         tools: list("tools").filter(|t| !t.is_empty()),
         documents: list("documents"),
         chat_template: None,
+        processor_kwargs: false,
         template_kwargs: map
             .get("chat_template_kwargs")
             .and_then(Value::as_object)

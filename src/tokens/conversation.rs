@@ -2,52 +2,76 @@
 //! (`renderers/chat_utils.py` `parse_chat_messages`, `renderers/hf.py` `safe_apply_chat_template`,
 //! `entrypoints/generate/base/protocol.py` for the tools).
 
+mod media;
+
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
+
+use super::images::ImageRef;
+pub use media::Contents;
+use media::{MEDIA, image, with_images};
 
 /// A conversation, ready for the template.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Conversation {
+pub struct Conversation<'a> {
     /// The messages.
     pub messages: Vec<Value>,
     /// Whether parts other than text were left out: the engine sees more than is rendered.
     pub media: bool,
+    /// The images, in the order in which the engine takes them.
+    pub images: Vec<ImageRef<'a>>,
+    /// Whether there are parts that are neither text nor an image of a known kind: sound, video,
+    /// embeddings. Their cost is not known.
+    pub other_media: bool,
 }
 
-/// Reads the messages. With `lists`, contents reach the template as lists of parts (vLLM's "openai"
-/// content format), else as texts joined with a line break ("string").
+/// Reads the messages. Images are borrowed from them.
 ///
 /// # Errors
 /// Says what the engine refuses with 400.
-pub fn parse(messages: &[Value], lists: bool) -> Result<Conversation, &'static str> {
-    let mut conversation = Conversation { messages: Vec::with_capacity(messages.len()), media: false };
+pub fn parse_as(messages: &[Value], contents: Contents) -> Result<Conversation<'_>, &'static str> {
+    let mut conversation = Conversation {
+        messages: Vec::with_capacity(messages.len()),
+        media: false,
+        images: Vec::new(),
+        other_media: false,
+    };
     for message in messages {
         let message = message.as_object().ok_or("a message is no object")?;
-        let parsed = one(message, lists, &mut conversation.media)?;
+        let parsed = one(message, contents, &mut conversation)?;
         conversation.messages.push(Value::Object(parsed));
     }
     Ok(conversation)
 }
 
-fn one(
-    message: &Map<String, Value>,
-    lists: bool,
-    media: &mut bool,
+fn one<'a>(
+    message: &'a Map<String, Value>,
+    contents: Contents,
+    conversation: &mut Conversation<'a>,
 ) -> Result<Map<String, Value>, &'static str> {
     let role = message.get("role").and_then(Value::as_str).ok_or("a message has no role")?;
     let mut parts = parts(message.get("content"))?;
     if role == "system" {
         parts = without_billing_header(parts);
     }
+    let lists = contents == Contents::Lists;
+    let before = conversation.images.len();
     let mut content = Vec::with_capacity(parts.len());
-    for part in &parts {
-        content.extend(one_part(part, lists, media)?);
+    for part in parts {
+        content.extend(one_part(part, lists, conversation)?);
     }
     let mut out = Map::new();
     out.insert("role".to_owned(), role.into());
     let text_only = content.iter().all(|part| part.get("type").is_none_or(|kind| kind == "text"));
     let content = if !lists || (role == "tool" && text_only) {
         let text = |part: &Value| part.get("text").and_then(Value::as_str).map(str::to_owned);
-        Value::from(content.iter().filter_map(text).collect::<Vec<_>>().join("\n"))
+        let text = content.iter().filter_map(text).collect::<Vec<_>>().join("\n");
+        let images = conversation.images.len() - before;
+        Value::from(match contents {
+            Contents::Text { image: Some(image) } if images > 0 => with_images(text, image, images)?,
+            _ => text,
+        })
     } else {
         Value::Array(content)
     };
@@ -90,14 +114,17 @@ fn rest(role: &str, message: &Map<String, Value>, out: &mut Map<String, Value>) 
     Ok(())
 }
 
+/// A part of a content: the request's own, so that no image is copied, or one made here.
+type Part<'a> = Cow<'a, Map<String, Value>>;
+
 /// A content as a list of parts.
-fn parts(content: Option<&Value>) -> Result<Vec<Map<String, Value>>, &'static str> {
+fn parts(content: Option<&Value>) -> Result<Vec<Part<'_>>, &'static str> {
     match content {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::String(text)) => Ok(vec![text_part(text)]),
+        Some(Value::String(text)) => Ok(vec![Cow::Owned(text_part(text))]),
         Some(Value::Array(parts)) => {
-            let object = |part: &Value| part.as_object().cloned().ok_or("a part of a content is no object");
-            parts.iter().map(object).collect()
+            let object = |part| Value::as_object(part).ok_or("a part of a content is no object");
+            parts.iter().map(|part| object(part).map(Cow::Borrowed)).collect()
         }
         Some(_) => Err("a content is neither text nor a list"),
     }
@@ -111,20 +138,20 @@ fn text_part(text: &str) -> Map<String, Value> {
 }
 
 /// Drops the line that one client puts, with a changing value, at the head of its system prompt.
-fn without_billing_header(parts: Vec<Map<String, Value>>) -> Vec<Map<String, Value>> {
+fn without_billing_header(parts: Vec<Part<'_>>) -> Vec<Part<'_>> {
+    parts.into_iter().filter_map(strip_billing_header).collect()
+}
+
+fn strip_billing_header(mut part: Part<'_>) -> Option<Part<'_>> {
     const HEADER: &str = "x-anthropic-billing-header";
-    let strip = |mut part: Map<String, Value>| {
-        let text =
-            part.get("text").and_then(Value::as_str).filter(|_| part.get("type") == Some(&"text".into()));
-        let Some(text) = text.filter(|text| text.starts_with(HEADER)) else { return Some(part) };
-        let left = text.split_once('\n').map_or("", |(_, left)| left).to_owned();
-        if left.is_empty() {
-            return None;
-        }
-        part.insert("text".to_owned(), left.into());
-        Some(part)
-    };
-    parts.into_iter().filter_map(strip).collect()
+    let text = part.get("text").and_then(Value::as_str).filter(|_| part.get("type") == Some(&"text".into()));
+    let Some(text) = text.filter(|text| text.starts_with(HEADER)) else { return Some(part) };
+    let left = text.split_once('\n').map_or("", |(_, left)| left).to_owned();
+    if left.is_empty() {
+        return None;
+    }
+    part.to_mut().insert("text".to_owned(), left.into());
+    Some(part)
 }
 
 /// Kinds of parts that are text, and the key that holds it.
@@ -134,21 +161,6 @@ const TEXTS: &[(&str, &str)] = &[
     ("output_text", "text"),
     ("refusal", "refusal"),
     ("thinking", "thinking"),
-];
-
-/// Kinds of parts that are something else, the key by which one without a kind is known, and the
-/// kind that the template sees.
-const MEDIA: &[(&str, &str)] = &[
-    ("image_url", "image"),
-    ("input_image", "image"),
-    ("image_pil", "image"),
-    ("image_embeds", "image"),
-    ("audio_url", "audio"),
-    ("input_audio", "audio"),
-    ("audio_embeds", "audio"),
-    ("video_url", "video"),
-    ("video_embeds", "video"),
-    ("prompt_embeds", "text"),
 ];
 
 /// Fields of parts that the engine knows; others go through to the template.
@@ -178,7 +190,11 @@ const KNOWN: &[&str] = &[
 ];
 
 /// One part as the template sees it, or nothing; texts carry the keys `type` and `text`.
-fn one_part(part: &Map<String, Value>, lists: bool, media: &mut bool) -> Result<Option<Value>, &'static str> {
+fn one_part<'a>(
+    part: Part<'a>,
+    lists: bool,
+    conversation: &mut Conversation<'a>,
+) -> Result<Option<Value>, &'static str> {
     let kind = part.get("type").and_then(Value::as_str);
     let extra =
         || part.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone()));
@@ -205,16 +221,20 @@ fn one_part(part: &Map<String, Value>, lists: bool, media: &mut bool) -> Result<
         Some(kind) => kind == *key,
         None => part.contains_key(*key),
     };
-    let (_, modality) =
+    let (key, modality) =
         MEDIA.iter().find(known).ok_or("a part is of a kind that the engine does not know")?;
-    *media = true;
-    if !lists {
-        return Ok(None);
+    let shown = lists.then(|| {
+        let mut out = Map::new();
+        out.insert("type".to_owned(), (*modality).into());
+        out.extend(extra());
+        Value::Object(out)
+    });
+    conversation.media = true;
+    match (*key, part) {
+        ("image_url" | "input_image", Cow::Borrowed(part)) => conversation.images.push(image(part)),
+        _ => conversation.other_media = true,
     }
-    let mut out = Map::new();
-    out.insert("type".to_owned(), (*modality).into());
-    out.extend(extra());
-    Ok(Some(Value::Object(out)))
+    Ok(shown)
 }
 
 /// The calls of an assistant's message: in the engine's order of keys, with arguments as objects.

@@ -279,6 +279,8 @@ fn weight(prompt: &Prompt) -> usize {
 
 fn value_weight(value: &Value) -> usize {
     match value {
+        // Of an image only the head is read.
+        Value::String(text) if text.starts_with("data:") => 1024,
         Value::String(text) => text.len() + 4,
         Value::Array(items) => items.iter().map(value_weight).sum::<usize>() + 4,
         Value::Object(map) => {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::bounds::Longest;
 use super::files::{Files, LoadError};
+use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
 use super::template::{Clock, Templates};
 use super::tokenizer::{Extent, Tokenizer};
@@ -56,6 +57,8 @@ pub struct Encoder {
     templates: Templates,
     special_tokens: Map<String, Value>,
     options: Options,
+    /// What images cost; none where the model sees none or its rule is not known.
+    vision: Option<Vision>,
 }
 
 /// A conversation, rendered.
@@ -63,6 +66,10 @@ struct Rendered {
     text: String,
     /// The engine sees more than this text.
     media: bool,
+    /// And not only images.
+    other_media: bool,
+    /// What each image costs, in order, where the model's rule is known.
+    images: Vec<ImageCost>,
 }
 
 impl Encoder {
@@ -73,7 +80,9 @@ impl Encoder {
     /// A file cannot be read or is not what it should be. A chat template that does not compile is no
     /// error here: chats are then refused with [`CountError::NoTemplate`].
     pub fn load(path: &Path, chat_template: Option<&Path>) -> Result<Self, LoadError> {
-        Self::new(Files::read(path, chat_template)?)
+        let mut encoder = Self::new(Files::read(path, chat_template)?)?;
+        encoder.vision = Vision::load(path).unwrap_or(None);
+        Ok(encoder)
     }
 
     /// The same from bytes.
@@ -103,6 +112,7 @@ impl Encoder {
             templates,
             tokenizer,
             options,
+            vision: None,
         })
     }
 
@@ -149,11 +159,27 @@ impl Encoder {
             }
             Prompt::Chat(chat) => {
                 let Some(rendered) = self.render(chat, now)? else { return Ok(Count::UNKNOWN) };
+                // The processor's own arguments may change an image's size; a cut may go through one.
+                let plain = !chat.processor_kwargs && reading.truncate.is_none() && !rendered.other_media;
+                if let Some(vision) = self.vision.as_ref().filter(|_| plain && !rendered.images.is_empty()) {
+                    return self.with_images(vision, &rendered, chat.add_special_tokens);
+                }
                 let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
                 let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
                 Ok(Count { certain, ..count })
             }
         }
+    }
+
+    /// Counts a conversation that shows images. Where the size of one is not known the text alone is a lower bound.
+    fn with_images(&self, vision: &Vision, rendered: &Rendered, special: bool) -> Result<Count, CountError> {
+        let ids = self.encode(&rendered.text, special)?;
+        let reference = self.tokenizer.backend().reference();
+        let total = vision.total(&ids, &rendered.images, |token| reference.token_to_id(token));
+        if total.certain {
+            return Ok(Count::exact(Tokens(total.tokens)));
+        }
+        Ok(Count { certain: Certainty::AtLeast, ..Count::exact(Tokens::from(ids.len())) })
     }
 
     /// Whether a faster library than the reference counts.
@@ -182,7 +208,7 @@ impl Encoder {
                 })
                 .sum::<Result<Tokens, CountError>>(),
             Prompt::Chat(chat) => match self.render(chat, now) {
-                Ok(Some(rendered)) => measure(&rendered.text, chat.add_special_tokens),
+                Ok(Some(rendered)) if !rendered.media => measure(&rendered.text, chat.add_special_tokens),
                 _ => return true,
             },
         };
@@ -303,7 +329,16 @@ impl Encoder {
             ContentFormat::String => false,
             ContentFormat::Openai => true,
         };
-        let parsed = conversation::parse(&chat.messages, lists).map_err(refused)?;
+        let contents = if lists {
+            conversation::Contents::Lists
+        } else {
+            conversation::Contents::Text { image: self.vision.as_ref().and_then(Vision::written) }
+        };
+        let parsed = conversation::parse_as(&chat.messages, contents).map_err(refused)?;
+        let images = match &self.vision {
+            Some(vision) => parsed.images.iter().map(|image| vision.cost(*image)).collect(),
+            None => Vec::new(),
+        };
         let mut messages = conversation::developer_as_system(parsed.messages, &chosen.source);
         let open = if chat.continue_final_message {
             Some(continued::mark(&mut messages, &chosen.source).map_err(refused)?)
@@ -316,7 +351,7 @@ impl Encoder {
             Some(message) => continued::cut(&text, &message).map_err(refused)?,
             None => text,
         };
-        Ok(Some(Rendered { text, media: parsed.media }))
+        Ok(Some(Rendered { text, media: parsed.media, other_media: parsed.other_media, images }))
     }
 
     /// What the template sees: each line may override the ones before, as in the engine.

@@ -7,8 +7,8 @@
 //! [`Encoder`] counts and knows no async; [`Counter`] puts it off the I/O threads, bounded, and falls
 //! back to asking the engine ([`Ask`]); [`discover`] finds the files.
 //!
-//! Known limits: images, audio and video are not counted ([`Certainty::AtLeast`]); models whose
-//! engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
+//! Known limits: audio and video are not counted, nor images whose size or model is not known
+//! ([`Certainty::AtLeast`]); models whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
 //! their template, and the drift comparison shows where that is not the same.
 
 mod allowance;
@@ -25,6 +25,7 @@ mod cuts;
 pub mod discover;
 mod encoder;
 mod files;
+pub mod images;
 mod lane;
 mod python;
 mod runs;

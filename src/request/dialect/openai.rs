@@ -64,7 +64,7 @@ fields! {
     GuidedChoice "guided_choice", GuidedGrammar "guided_grammar", GuidedJson "guided_json",
     GuidedRegex "guided_regex", KvTransferParams "kv_transfer_params", LogitBias "logit_bias",
     Logprobs "logprobs", MaxCompletionTokens "max_completion_tokens", MaxTokens "max_tokens",
-    Messages "messages", MinTokens "min_tokens", Model "model", N "n", Prompt "prompt",
+    Messages "messages", MinTokens "min_tokens", MmProcessorKwargs "mm_processor_kwargs", Model "model", N "n", Prompt "prompt",
     PromptEmbeds "prompt_embeds", PromptLogprobs "prompt_logprobs",
     ReasoningEffort "reasoning_effort", ResponseFormat "response_format", Stream "stream",
     StreamOptions "stream_options", StructuredOutputs "structured_outputs", Suffix "suffix",

@@ -2,12 +2,16 @@ use serde_json::json;
 
 use super::*;
 
-fn strings(messages: Value) -> Conversation {
-    parse(messages.as_array().unwrap(), false).unwrap()
+fn parse(messages: &[Value], lists: bool) -> Result<Conversation<'_>, &'static str> {
+    parse_as(messages, if lists { Contents::Lists } else { Contents::Text { image: None } })
 }
 
-fn lists(messages: Value) -> Conversation {
-    parse(messages.as_array().unwrap(), true).unwrap()
+fn strings(messages: Value) -> Conversation<'static> {
+    parse(Box::leak(Box::new(messages)).as_array().unwrap(), false).unwrap()
+}
+
+fn lists(messages: Value) -> Conversation<'static> {
+    parse(Box::leak(Box::new(messages)).as_array().unwrap(), true).unwrap()
 }
 
 #[test]
@@ -38,6 +42,51 @@ fn images_are_left_out_and_said_so() {
     let list = lists(messages);
     assert!(list.media);
     assert_eq!(list.messages[0]["content"][0], json!({"type": "image"}));
+}
+
+#[test]
+fn images_are_found_in_order_in_every_form() {
+    let found = lists(json!([
+        {"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:1", "detail": "low"}},
+            {"type": "text", "text": "what?"},
+            {"type": "input_image", "image_url": "data:2", "detail": "auto"},
+            {"image_url": "https://3"},
+        ]},
+        {"role": "assistant", "content": "a cat"},
+        {"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "file:4"}, "uuid": "x"},
+            {"type": "image_url", "image_url": null, "uuid": "5"},
+        ]},
+    ]));
+    let url = ImageRef::Url;
+    assert_eq!(
+        found.images,
+        [url("data:1"), url("data:2"), url("https://3"), url("file:4"), ImageRef::Unseen]
+    );
+    assert!(found.media && !found.other_media);
+    for other in ["audio_url", "input_audio", "video_url", "image_embeds", "image_pil"] {
+        let found = lists(json!([{"role": "user", "content": [{"type": other, other: "x"}]}]));
+        assert!(found.media && found.other_media && found.images.is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn what_stands_for_images_is_put_before_a_text_that_does_not_show_them() {
+    let text = |content: Value| {
+        let messages = [json!({"role": "user", "content": content})];
+        let parsed = parse_as(&messages, Contents::Text { image: Some("<image>") });
+        parsed.map(|parsed| parsed.messages[0]["content"].as_str().unwrap().to_owned())
+    };
+    let image = || json!({"type": "image_url", "image_url": {"url": "data:"}});
+    let says = |text: &str| json!({"type": "text", "text": text});
+    assert_eq!(text(json!([says("a"), image(), says("b")])).unwrap(), "<image>\na\nb");
+    assert_eq!(text(json!([image(), image(), says("a")])).unwrap(), "<image>\n<image>\na");
+    assert_eq!(text(json!([image(), image(), says("this <image>")])).unwrap(), "<image>\nthis <image>");
+    assert_eq!(text(json!([image()])).unwrap(), "<image>");
+    assert_eq!(text(json!([image(), says("")])).unwrap(), "<image>");
+    assert!(text(json!([image(), says("<image> <image>")])).is_err());
+    assert_eq!(text(json!([says("an <image>")])).unwrap(), "an <image>", "no image, no placeholder");
 }
 
 #[test]

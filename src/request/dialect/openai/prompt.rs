@@ -90,6 +90,7 @@ pub fn chat(fields: &Fields<'_>, shape: &mut Shape) -> Result<Prompt, Misread> {
         documents: fields.array(Field::Documents)?,
         chat_template: template(fields)?,
         template_kwargs: template_kwargs(fields)?,
+        processor_kwargs: fields.get(Field::MmProcessorKwargs).is_some(),
         add_generation_prompt,
         continue_final_message,
         add_special_tokens: fields.switch(Field::AddSpecialTokens, false)?,
