@@ -1,23 +1,42 @@
-//! Chat templates, rendered as transformers 5.19 renders them
-//! (`utils/chat_template_utils.py`, `_compile_jinja_template`): Jinja2 with `trim_blocks`,
-//! `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`, `strftime_now` and the
-//! `generation` tag.
+//! Chat templates, rendered as transformers 5.24.0 renders them
+//! (`utils/chat_template_utils.py`, `_compile_jinja_template`): Jinja2 3.1.6 in its immutable sandbox
+//! with `trim_blocks`, `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`,
+//! `strftime_now` and the `generation` tag.
 //!
-//! minijinja differs from Jinja2 where a template iterates None (Jinja2 fails, here nothing is
-//! yielded), escapes HTML, or joins floats with `~`.
+//! The engine is minijinja. Where it does not do what Jinja2 does, a template is changed when it is
+//! compiled: [`source`] decodes its string literals, [`rewrite`] prints its syntax tree with calls of
+//! [`operators`] for what Python means otherwise, [`filters`] and [`text`] are Jinja2's and Python's
+//! own where minijinja's differ, [`objects`] are what Python has and minijinja has not, and [`python`]
+//! prints values. `tests/real/test_templates.py` compares all of it with Python.
+//!
+//! Known differences, none in a template in use: the address in a printed bound method; integers
+//! beyond 64 bits in a request, which are read as floats; `\N{…}` in a template's string; filters that
+//! minijinja lacks (`center`, `filesizeformat`, `random`, `striptags`, `truncate`, `urlize`,
+//! `wordcount`, `wordwrap`, `xmlattr`), which refuse the conversation.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Map;
 
+mod environment;
+mod expressions;
+mod filters;
+mod markup;
+mod names;
+pub(super) mod objects;
+mod operators;
+mod rewrite;
+mod source;
+mod text;
+
 use super::count::CountError;
-use super::{clock, content_format, python};
+use super::{clock, content_format};
+use environment::environment;
+use rewrite::rewritten;
 
 /// The name of the only template of a model that has one.
 pub const DEFAULT: &str = "default";
@@ -54,9 +73,13 @@ impl Templates {
         let mut templates = Self { env: environment(), sources: BTreeMap::new(), broken: BTreeMap::new() };
         for (name, source) in sources {
             let source = Source::from(source.as_str());
-            match templates.env.add_template_owned(name.clone(), prepared(&source.text)) {
+            let compiled = rewritten(&source.text).and_then(|text| {
+                let added = templates.env.add_template_owned(name.clone(), text);
+                added.map_err(|error| error.to_string())
+            });
+            match compiled {
                 Ok(()) => drop(templates.sources.insert(name, source)),
-                Err(error) => drop(templates.broken.insert(name, error.to_string())),
+                Err(reason) => drop(templates.broken.insert(name, reason)),
             }
         }
         templates
@@ -106,7 +129,8 @@ impl Templates {
         let rendered = match chosen.name {
             Some(name) => self.env.get_template(name).and_then(|t| t.render(values)),
             None => {
-                let source = prepared(&chosen.source);
+                let source =
+                    rewritten(&chosen.source).map_err(|reason| CountError::NoTemplate { reason })?;
                 // Names and caches of the environment outlive the request; its template must not.
                 let env = self.env.clone();
                 let own = env.template_from_str(&source);
@@ -162,127 +186,6 @@ fn refused(error: &Error, fuel: u64) -> CountError {
         None => at.to_string(),
     };
     CountError::Template { reason }
-}
-
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    env.set_syntax(syntax.expect("the default delimiters are valid"));
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_unknown_method_callback(unknown_method_callback);
-    env.set_formatter(|out, state, value| {
-        match value.as_str() {
-            Some(text) => out.write_str(text).map_err(Error::from)?,
-            None => {
-                let text = python::str(value)?;
-                paid(state, text.len())?;
-                out.write_str(&text).map_err(Error::from)?;
-            }
-        }
-        Ok(())
-    });
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", |state: &State, value: Value| -> Result<String, Error> {
-        let text = python::str(&value)?;
-        paid(state, text.len())?;
-        Ok(text)
-    });
-    env.add_filter("join", join);
-    env.add_test("iterable", iterable);
-    env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, python::str(&message)?))
-    });
-    env
-}
-
-/// Charges for text made outside the engine's own accounts: one step for 64 bytes, as it does.
-fn paid(state: &State, bytes: usize) -> Result<(), Error> {
-    state.consume_fuel((bytes / 64) as u64)
-}
-
-/// Jinja2's test: whatever Python's `iter` takes; an undefined value is an empty iterable.
-fn iterable(value: &Value) -> bool {
-    let plain = matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number);
-    !plain && (value.is_undefined() || value.try_iter().is_ok())
-}
-
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-fn tojson(state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let argument = |at: usize, name: &str| -> Result<Value, Error> {
-        let by_name = kwargs.get::<Option<Value>>(name)?;
-        Ok(by_name.or_else(|| args.get(at).cloned()).unwrap_or(Value::from(())))
-    };
-    let (ascii, indent) = (argument(0, "ensure_ascii")?, argument(1, "indent")?);
-    let (separators, sorted) = (argument(2, "separators")?, argument(3, "sort_keys")?);
-    kwargs.assert_all_used()?;
-    let indent = match indent.kind() {
-        ValueKind::None | ValueKind::Undefined => None,
-        ValueKind::String => Some(indent.to_string()),
-        _ => Some(" ".repeat(usize::try_from(indent)?.min(64))),
-    };
-    let (item, key) = match separators.kind() {
-        ValueKind::None | ValueKind::Undefined => {
-            (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
-        }
-        _ => (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string()),
-    };
-    let json = python::Json {
-        indent: indent.as_deref(),
-        item: &item,
-        key: &key,
-        ascii: ascii.is_true(),
-        sorted: sorted.is_true(),
-    };
-    let text = json.dumps(&value)?;
-    paid(state, text.len())?;
-    Ok(text)
-}
-
-/// `join(value, d="", attribute=None)` with Python's `str` of each item.
-fn join(state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let by_name = kwargs.get::<Option<Value>>("d")?;
-    let between = match by_name.as_ref().or_else(|| args.first()) {
-        Some(joiner) => python::str(joiner)?,
-        None => String::new(),
-    };
-    let attribute = kwargs.get::<Option<Value>>("attribute")?.or_else(|| args.get(1).cloned());
-    let mut out = String::new();
-    for (at, item) in value.try_iter()?.enumerate() {
-        let item = match &attribute {
-            Some(name) if !name.is_none() => item.get_item(name)?,
-            _ => item,
-        };
-        let before = out.len();
-        out.push_str(if at == 0 { "" } else { &between });
-        out.push_str(&python::str(&item)?);
-        paid(state, 64 + out.len() - before)?;
-    }
-    Ok(out)
-}
-
-/// The `generation` tag marks what the model said and changes nothing: it becomes `with`, which
-/// opens a scope as its call block does.
-fn prepared(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at + 2);
-        out.push_str(before);
-        rest = tag;
-        let inner = tag.trim_start_matches(['-', '+']);
-        let word = inner.trim_start();
-        for (old, new) in [("generation", "with"), ("endgeneration", "endwith")] {
-            let Some(after) = word.strip_prefix(old) else { continue };
-            if after.trim_start().trim_start_matches(['-', '+']).starts_with("%}") {
-                out.push_str(&tag[..tag.len() - word.len()]);
-                out.push_str(new);
-                rest = after;
-                break;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]

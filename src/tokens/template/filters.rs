@@ -1,0 +1,384 @@
+//! Jinja2's filters (3.1.6 `filters.py`) where minijinja's differ, with transformers' `tojson`.
+
+use minijinja::filters as builtin;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use super::markup::{self, like};
+use super::objects::{Generator, Kind, View, Which, kind, type_error, type_name};
+use super::operators::{items, ordered, paid, walked};
+use super::text;
+use crate::tokens::python;
+
+/// Adds them to an environment.
+pub fn add_to(env: &mut Environment<'_>) {
+    env.add_filter("tojson", tojson);
+    env.add_filter("string", |state: &State, value: &Value| soft(state, value));
+    env.add_filter("join", join);
+    for name in ["length", "count"] {
+        env.add_filter(name, length);
+    }
+    for name in ["e", "escape"] {
+        env.add_filter(name, |state: &State, value: &Value| escaped(state, value, value.is_safe()));
+    }
+    env.add_filter("forceescape", |state: &State, value: &Value| escaped(state, value, false));
+    env.add_filter("safe", |state: &State, value: &Value| -> Result<Value, Error> {
+        let text = python::str(value)?;
+        paid(state, text.len())?;
+        Ok(Value::from_safe_string(text))
+    });
+    env.add_filter("trim", |state: &State, value: &Value, chars: Option<Value>| -> Result<Value, Error> {
+        let text = soft(state, value)?;
+        let chars = chars.filter(|chars| !chars.is_none());
+        Ok(like(&text, text::strip(text.as_str().unwrap_or_default(), chars.as_ref(), (true, true))?.to_owned()))
+    });
+    env.add_filter("upper", |state: &State, value: &Value| changed(state, value, str::to_uppercase));
+    env.add_filter("lower", |state: &State, value: &Value| changed(state, value, str::to_lowercase));
+    env.add_filter("capitalize", |state: &State, value: &Value| changed(state, value, text::capitalize));
+    env.add_filter("replace", replace);
+    env.add_filter("indent", indent);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
+    lists(env);
+    lazy(env);
+}
+
+fn lists(env: &mut Environment<'_>) {
+    env.add_filter("list", |state: &State, value: &Value| items(state, value).map(Value::from));
+    env.add_filter("first", |state: &State, value: &Value| -> Result<Value, Error> {
+        state.consume_fuel(1)?;
+        Ok(walked(value)?.try_iter()?.next().unwrap_or(Value::UNDEFINED))
+    });
+    env.add_filter("last", |state: &State, value: &Value| -> Result<Value, Error> {
+        if kind(value) == Kind::Generator {
+            return Err(type_error("'generator' object is not reversible".to_owned()));
+        }
+        Ok(items(state, value)?.pop().unwrap_or(Value::UNDEFINED))
+    });
+    env.add_filter("reverse", |state: &State, value: &Value| -> Result<Value, Error> {
+        if let Some(text) = value.as_str() {
+            return Ok(like(value, text.chars().rev().collect()));
+        }
+        let mut all = items(state, value)?;
+        all.reverse();
+        Ok(Generator::of(all))
+    });
+    env.add_filter("sort", |state: &State, value: &Value, kwargs: Kwargs| -> Result<Value, Error> {
+        let all = items(state, value)?;
+        if kwargs.peek::<Option<Value>>("attribute")?.is_none() {
+            comparable(&all)?;
+        }
+        builtin::sort(state, Value::from(all), kwargs)
+    });
+    for (name, found) in [("min", builtin::min as Extreme), ("max", builtin::max as Extreme)] {
+        env.add_filter(name, move |state: &State, value: &Value, kwargs: Kwargs| -> Result<Value, Error> {
+            let all = items(state, value)?;
+            if kwargs.peek::<Option<Value>>("attribute")?.is_none() {
+                comparable(&all)?;
+            }
+            found(state, Value::from(all), kwargs)
+        });
+    }
+    env.add_filter("dictsort", |state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs| {
+        dictsort(state, value, &args, &kwargs)
+    });
+}
+
+type Extreme = fn(&State, Value, Kwargs) -> Result<Value, Error>;
+
+/// Filters that answer a generator.
+fn lazy(env: &mut Environment<'_>) {
+    env.add_filter("items", |value: &Value| -> Result<Value, Error> {
+        match kind(value) {
+            Kind::Undefined => Ok(Generator::of(Vec::new())),
+            Kind::Dict => Ok(Generator::of(View::of(value, Which::Items).try_iter()?.collect())),
+            _ => Err(type_error("can only get item pairs from a mapping".to_owned())),
+        }
+    });
+    env.add_filter("map", |state: &mut State, value: &Value, args: Rest<ValueOrKwargs>| {
+        generated(state, value, |state, all| builtin::map(state, all, args))
+    });
+    env.add_filter("unique", |state: &mut State, value: &Value, kwargs: Kwargs| {
+        generated(state, value, |state, all| builtin::unique(state, all, kwargs)?.try_iter().map(Iterator::collect))
+    });
+    env.add_filter("select", |state: &mut State, value: &Value, test: Option<Value>, args: Rest<Value>| {
+        picked(state, value, Pick { attribute: None, test, args: &args, keep: true })
+    });
+    env.add_filter("reject", |state: &mut State, value: &Value, test: Option<Value>, args: Rest<Value>| {
+        picked(state, value, Pick { attribute: None, test, args: &args, keep: false })
+    });
+    env.add_filter(
+        "selectattr",
+        |state: &mut State, value: &Value, name: Value, test: Option<Value>, args: Rest<Value>| {
+            picked(state, value, Pick { attribute: Some(name), test, args: &args, keep: true })
+        },
+    );
+    env.add_filter(
+        "rejectattr",
+        |state: &mut State, value: &Value, name: Value, test: Option<Value>, args: Rest<Value>| {
+            picked(state, value, Pick { attribute: Some(name), test, args: &args, keep: false })
+        },
+    );
+}
+
+/// `soft_str`: a text as it is, else Python's `str`.
+fn soft(state: &State, value: &Value) -> Result<Value, Error> {
+    if value.as_str().is_some() {
+        return Ok(value.clone());
+    }
+    let text = python::str(value)?;
+    paid(state, text.len())?;
+    Ok(Value::from(text))
+}
+
+fn changed(state: &State, value: &Value, change: fn(&str) -> String) -> Result<Value, Error> {
+    let text = soft(state, value)?;
+    Ok(like(&text, change(text.as_str().unwrap_or_default())))
+}
+
+fn escaped(state: &State, value: &Value, done: bool) -> Result<Value, Error> {
+    if done {
+        return Ok(value.clone());
+    }
+    let mut out = String::new();
+    markup::escape(soft(state, value)?.as_str().unwrap_or_default(), &mut out);
+    paid(state, out.len())?;
+    Ok(Value::from_safe_string(out))
+}
+
+fn length(value: &Value) -> Result<Value, Error> {
+    let length = match kind(value) {
+        Kind::Undefined => Some(0),
+        Kind::Str => value.as_str().map(|text| text.chars().count()),
+        Kind::List | Kind::Tuple | Kind::Dict | Kind::View => value.len(),
+        _ => None,
+    };
+    let none = || type_error(format!("object of type '{}' has no len()", type_name(value)));
+    length.map(Value::from).ok_or_else(none)
+}
+
+/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+fn tojson(state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let argument = |at: usize, name: &str| -> Result<Value, Error> {
+        let by_name = kwargs.get::<Option<Value>>(name)?;
+        Ok(by_name.or_else(|| args.get(at).cloned()).unwrap_or(Value::from(())))
+    };
+    let (ascii, indent) = (argument(0, "ensure_ascii")?, argument(1, "indent")?);
+    let (separators, sorted) = (argument(2, "separators")?, argument(3, "sort_keys")?);
+    kwargs.assert_all_used()?;
+    if args.len() > 4 {
+        return Err(type_error("tojson() takes 5 arguments at most".to_owned()));
+    }
+    let indent = match indent.kind() {
+        ValueKind::None | ValueKind::Undefined => None,
+        ValueKind::String => Some(indent.to_string()),
+        ValueKind::Bool => Some(if indent.is_true() { " ".to_owned() } else { String::new() }),
+        _ => Some(" ".repeat(i64::try_from(indent)?.clamp(0, 64) as usize)),
+    };
+    let (item, key) = match separators.kind() {
+        ValueKind::None | ValueKind::Undefined => {
+            (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
+        }
+        _ => (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string()),
+    };
+    let json = python::Json {
+        indent: indent.as_deref(),
+        item: &item,
+        key: &key,
+        ascii: ascii.is_true(),
+        sorted: sorted.is_true(),
+    };
+    let text = json.dumps(&value)?;
+    paid(state, text.len())?;
+    Ok(text)
+}
+
+/// `join(value, d="", attribute=None)` with Python's `str` of each item.
+fn join(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let by_name = kwargs.get::<Option<Value>>("d")?;
+    let between = match by_name.as_ref().or_else(|| args.first()) {
+        Some(joiner) => python::str(joiner)?,
+        None => String::new(),
+    };
+    let attribute = kwargs.get::<Option<Value>>("attribute")?.or_else(|| args.get(1).cloned());
+    kwargs.assert_all_used()?;
+    let mut out = String::new();
+    for (at, item) in walked(value)?.try_iter()?.enumerate() {
+        let item = match &attribute {
+            Some(name) if !name.is_none() => item.get_item(name)?,
+            _ => item,
+        };
+        let before = out.len();
+        out.push_str(if at == 0 { "" } else { &between });
+        out.push_str(&python::str(&item)?);
+        paid(state, 64 + out.len() - before)?;
+    }
+    Ok(out)
+}
+
+/// `replace(s, old, new, count=None)`: without escaping the result is plain.
+fn replace(
+    state: &State,
+    value: &Value,
+    old: &Value,
+    new: &Value,
+    count: Option<Value>,
+) -> Result<Value, Error> {
+    let (text, old, new) = (python::str(value)?, python::str(old)?, python::str(new)?);
+    text::replaced(state, &text, (&old, &new), count.as_ref()).map(Value::from)
+}
+
+/// `indent(s, width=4, first=False, blank=False)`.
+fn indent(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let argument = |at: usize, name: &str| -> Result<Option<Value>, Error> {
+        Ok(kwargs.get::<Option<Value>>(name)?.or_else(|| args.get(at).cloned()))
+    };
+    let (width, first, blank) = (argument(0, "width")?, argument(1, "first")?, argument(2, "blank")?);
+    kwargs.assert_all_used()?;
+    let indention = match &width {
+        None => "    ".to_owned(),
+        Some(width) => match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(i64::try_from(width.clone())?.clamp(0, 4096) as usize),
+        },
+    };
+    let yes = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
+    let (first, blank) = (yes(first), yes(blank));
+    let Some(text) = value.as_str() else {
+        return Err(type_error(format!("cannot indent '{}'", type_name(value))));
+    };
+    let whole = [text, "\n"].concat();
+    let mut out = String::with_capacity(whole.len());
+    for (at, line) in text::lines(&whole, false).into_iter().enumerate() {
+        out.push_str(if at == 0 { "" } else { "\n" });
+        if (at == 0 && first) || (at > 0 && (blank || !line.is_empty())) {
+            paid(state, indention.len())?;
+            out.push_str(&indention);
+        }
+        out.push_str(line);
+    }
+    paid(state, out.len())?;
+    Ok(like(value, out))
+}
+
+/// `int(value, default=0, base=10)`.
+fn int(value: &Value, default: Option<Value>, base: Option<Value>) -> Result<Value, Error> {
+    let default = || default.clone().unwrap_or(Value::from(0));
+    let base = base.map_or(Ok(10), u32::try_from)?;
+    Ok(match kind(value) {
+        Kind::Int => value.clone(),
+        Kind::Bool => Value::from(i64::from(value.is_true())),
+        Kind::Float => text::whole(f64::try_from(value.clone())?).unwrap_or_else(default),
+        Kind::Str => {
+            let text = value.as_str().unwrap_or_default();
+            let whole = || text::float(text).and_then(text::whole);
+            text::int(text, base).or_else(whole).unwrap_or_else(default)
+        }
+        _ => default(),
+    })
+}
+
+/// `float(value, default=0.0)`.
+fn float(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    let number = match kind(value) {
+        Kind::Int | Kind::Float | Kind::Bool => Some(f64::try_from(value.clone())?),
+        Kind::Str => text::float(value.as_str().unwrap_or_default()),
+        _ => None,
+    };
+    Ok(number.map(Value::from).unwrap_or_else(|| default.unwrap_or(Value::from(0.0))))
+}
+
+/// Whether Python would sort these.
+fn comparable(all: &[Value]) -> Result<(), Error> {
+    all.windows(2).try_for_each(|pair| ordered("<", &pair[0], &pair[1]))
+}
+
+/// `dictsort(value, case_sensitive=False, by="key", reverse=False)`.
+fn dictsort(state: &State, value: &Value, args: &[Value], kwargs: &Kwargs) -> Result<Value, Error> {
+    let argument = |at: usize, name: &str| -> Result<Option<Value>, Error> {
+        Ok(kwargs.get::<Option<Value>>(name)?.or_else(|| args.get(at).cloned()))
+    };
+    let case = argument(0, "case_sensitive")?.is_some_and(|flag| flag.is_true());
+    let at = match argument(1, "by")?.as_ref().map(Value::as_str) {
+        None | Some(Some("key")) => 0,
+        Some(Some("value")) => 1,
+        _ => return Err(type_error("You can only sort by either \"key\" or \"value\"".to_owned())),
+    };
+    let reverse = argument(2, "reverse")?.is_some_and(|flag| flag.is_true());
+    kwargs.assert_all_used()?;
+    if kind(value) != Kind::Dict {
+        return Err(type_error(format!("'{}' object has no attribute 'items'", type_name(value))));
+    }
+    let mut pairs = Vec::new();
+    for pair in items(state, &View::of(value, Which::Items))? {
+        let key = pair.get_item_by_index(at)?;
+        let key = match key.as_str() {
+            Some(text) if !case => Value::from(text.to_lowercase()),
+            _ => key,
+        };
+        pairs.push((key, pair));
+    }
+    let keys: Vec<Value> = pairs.iter().map(|(key, _)| key.clone()).collect();
+    comparable(&keys)?;
+    state.consume_fuel((pairs.len() as u64).saturating_mul(u64::from(pairs.len().max(1).ilog2())))?;
+    match reverse {
+        true => pairs.sort_by(|a, b| b.0.cmp(&a.0)),
+        false => pairs.sort_by(|a, b| a.0.cmp(&b.0)),
+    }
+    Ok(pairs.into_iter().map(|(_, pair)| pair).collect())
+}
+
+/// What a builtin makes of the items, as a generator.
+fn generated(
+    state: &mut State,
+    value: &Value,
+    make: impl FnOnce(&mut State, Value) -> Result<Vec<Value>, Error>,
+) -> Result<Value, Error> {
+    let all = Value::from(items(state, value)?);
+    make(state, all).map(Generator::of)
+}
+
+/// What `select` and its kin look for.
+struct Pick<'a> {
+    attribute: Option<Value>,
+    test: Option<Value>,
+    args: &'a [Value],
+    keep: bool,
+}
+
+fn picked(state: &mut State, value: &Value, pick: Pick<'_>) -> Result<Value, Error> {
+    let mut kept = Vec::new();
+    for one in items(state, value)? {
+        let seen = match &pick.attribute {
+            Some(path) => attribute(&one, path)?,
+            None => one.clone(),
+        };
+        let passes = match &pick.test {
+            None => seen.is_true(),
+            Some(test) => {
+                let name = test.as_str().ok_or_else(|| Error::from(ErrorKind::UnknownTest))?;
+                let mut args = vec![seen];
+                args.extend_from_slice(pick.args);
+                state.perform_test(name, &args)?
+            }
+        };
+        state.consume_fuel(1)?;
+        if passes == pick.keep {
+            kept.push(one);
+        }
+    }
+    Ok(Generator::of(kept))
+}
+
+/// An attribute by its path, with numbers as positions (`make_attrgetter`).
+fn attribute(value: &Value, path: &Value) -> Result<Value, Error> {
+    let Some(path) = path.as_str() else { return value.get_item(path) };
+    let mut found = value.clone();
+    for part in path.split('.') {
+        found = match part.parse::<i64>() {
+            Ok(at) if part.bytes().all(|b| b.is_ascii_digit()) => found.get_item(&Value::from(at))?,
+            _ => found.get_item(&Value::from(part))?,
+        };
+    }
+    Ok(found)
+}
