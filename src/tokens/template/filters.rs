@@ -96,10 +96,12 @@ fn lazy(env: &mut Environment<'_>) {
         }
     });
     env.add_filter("map", |state: &mut State, value: &Value, args: Rest<ValueOrKwargs>| {
-        generated(state, value, |state, all| builtin::map(state, all, args))
+        let all = Value::from(some(state, value)?);
+        builtin::map(state, all, args).map(Generator::of)
     });
-    env.add_filter("unique", |state: &mut State, value: &Value, kwargs: Kwargs| {
-        generated(state, value, |state, all| builtin::unique(state, all, kwargs)?.try_iter().map(Iterator::collect))
+    env.add_filter("unique", |state: &mut State, value: &Value, kwargs: Kwargs| -> Result<Value, Error> {
+        let all = Value::from(items(state, value)?);
+        Ok(Generator::of(builtin::unique(state, all, kwargs)?.try_iter()?.collect()))
     });
     env.add_filter("select", |state: &mut State, value: &Value, test: Option<Value>, args: Rest<Value>| {
         picked(state, value, Pick { attribute: None, test, args: &args, keep: true })
@@ -328,14 +330,9 @@ fn dictsort(state: &State, value: &Value, args: &[Value], kwargs: &Kwargs) -> Re
     Ok(pairs.into_iter().map(|(_, pair)| pair).collect())
 }
 
-/// What a builtin makes of the items, as a generator.
-fn generated(
-    state: &mut State,
-    value: &Value,
-    make: impl FnOnce(&mut State, Value) -> Result<Vec<Value>, Error>,
-) -> Result<Value, Error> {
-    let all = Value::from(items(state, value)?);
-    make(state, all).map(Generator::of)
+/// The items; none where the value is false, whatever it is (`select_or_reject`, `sync_do_map`).
+fn some(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
+    if value.is_true() { items(state, value) } else { Ok(Vec::new()) }
 }
 
 /// What `select` and its kin look for.
@@ -348,7 +345,7 @@ struct Pick<'a> {
 
 fn picked(state: &mut State, value: &Value, pick: Pick<'_>) -> Result<Value, Error> {
     let mut kept = Vec::new();
-    for one in items(state, value)? {
+    for one in some(state, value)? {
         let seen = match &pick.attribute {
             Some(path) => attribute(&one, path)?,
             None => one.clone(),

@@ -133,7 +133,7 @@ impl Object for Method {
     }
 }
 
-/// What a lazy filter answers: true, without a length, and empty once it was walked.
+/// What a lazy filter answers: true whatever it holds, and empty once it was walked.
 #[derive(Debug)]
 pub struct Generator(Mutex<Vec<Value>>);
 
@@ -154,8 +154,9 @@ impl Object for Generator {
         Enumerator::Iter(Box::new(items.into_iter()))
     }
 
+    // A loop asks for it, as Jinja2's looks ahead.
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
-        None
+        Some(self.0.lock().unwrap_or_else(PoisonError::into_inner).len())
     }
 
     fn is_true(self: &Arc<Self>) -> bool {
@@ -205,15 +206,14 @@ impl Object for View {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let view = Arc::clone(self);
-        let item = move |at| {
-            let (key, value) = view.entries().get_index(at)?;
-            Some(match view.which {
-                Which::Keys => key.clone(),
-                Which::Values => value.clone(),
-                Which::Items => Value::from(Tuple::from([key.clone(), value.clone()])),
-            })
+        let item = move |at| match (view.entries().get_index(at), view.which) {
+            (Some((key, _)), Which::Keys) => key.clone(),
+            (Some((_, value)), Which::Values) => value.clone(),
+            (Some((key, value)), Which::Items) => Value::from(Tuple::from([key.clone(), value.clone()])),
+            (None, _) => Value::UNDEFINED,
         };
-        Enumerator::Iter(Box::new((0..self.entries().len()).filter_map(item)))
+        // Of known length, so that a loop knows its last item.
+        Enumerator::Iter(Box::new((0..self.entries().len()).map(item)))
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
