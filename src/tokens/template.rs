@@ -73,11 +73,12 @@ impl Templates {
         let mut templates = Self { env: environment(), sources: BTreeMap::new(), broken: BTreeMap::new() };
         for (name, source) in sources {
             let source = Source::from(source.as_str());
-            let compiled = rewritten(&source.text).and_then(|text| {
-                let added = templates.env.add_template_owned(name.clone(), text);
-                added.map_err(|error| error.to_string())
+            let env = &mut templates.env;
+            let compiled = apart(|| {
+                let text = rewritten(&source.text)?;
+                env.add_template_owned(name.clone(), text).map_err(|error| error.to_string())
             });
-            match compiled {
+            match compiled.and_then(|compiled| compiled) {
                 Ok(()) => drop(templates.sources.insert(name, source)),
                 Err(reason) => drop(templates.broken.insert(name, reason)),
             }
@@ -126,19 +127,44 @@ impl Templates {
         for (name, value) in context {
             values.insert(name, Value::from(Serde(value)));
         }
-        let rendered = match chosen.name {
-            Some(name) => self.env.get_template(name).and_then(|t| t.render(values)),
-            None => {
-                let source =
-                    rewritten(&chosen.source).map_err(|reason| CountError::NoTemplate { reason })?;
-                // Names and caches of the environment outlive the request; its template must not.
-                let env = self.env.clone();
-                let own = env.template_from_str(&source);
-                own.and_then(|t| t.render(values))
+        match chosen.name {
+            Some(name) => {
+                let rendered = self.env.get_template(name).and_then(|t| t.render(values));
+                rendered.map_err(|error| refused(&error, self.env.fuel().unwrap_or(u64::MAX)))
             }
-        };
-        rendered.map_err(|error| refused(&error, self.env.fuel().unwrap_or(u64::MAX)))
+            None => apart(|| self.render_own(&chosen.source, values))
+                .unwrap_or_else(|reason| Err(CountError::NoTemplate { reason })),
+        }
     }
+
+    /// Renders a template that came with its request. All that it made is dropped here.
+    fn render_own(&self, source: &str, values: BTreeMap<String, Value>) -> Result<String, CountError> {
+        let broken = |reason| CountError::NoTemplate { reason };
+        let source = rewritten(source).map_err(broken)?;
+        // Names and caches of the environment outlive the request; its template must not.
+        let mut env = self.env.clone();
+        let fuel = self.env.fuel().unwrap_or(u64::MAX).min(OWN_FUEL);
+        env.set_fuel(Some(fuel));
+        let own = env.template_from_str(&source).map_err(|error| broken(error.to_string()))?;
+        own.render(values).map_err(|error| refused(&error, fuel))
+    }
+}
+
+/// Stack for work that recurses with a template's text or with values that it nests: touched only as
+/// far as it is used.
+const STACK: usize = 64 << 20;
+
+/// Steps for a template that came with a request: they bound how deep a value it can nest, and so what
+/// of the stack is used when that is dropped.
+const OWN_FUEL: u64 = 1_500_000;
+
+/// Does some work on a stack of its own.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, work).map_err(|error| error.to_string())?;
+        thread.join().map_err(|_| "it could not be read".to_owned())
+    })
 }
 
 /// A template, chosen for one conversation.
@@ -189,77 +215,4 @@ fn refused(error: &Error, fuel: u64) -> CountError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-    use std::time::Duration;
-
-    fn render(source: &str, context: serde_json::Value) -> Result<String, CountError> {
-        let mut templates = Templates::new([(DEFAULT.to_owned(), source.to_owned())]);
-        templates.set_fuel(200_000);
-        let chosen = templates.choose(None, false)?;
-        let serde_json::Value::Object(context) = context else { panic!("{context}") };
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_303);
-        templates.render(&chosen, context, Clock { now, offset_minutes: 0 })
-    }
-
-    #[test]
-    fn values_print_as_in_python() {
-        let context = json!({"x": {"a": [1, 1.0, null, true]}, "none": null});
-        assert_eq!(
-            render("{{ x }}|{{ none }}|{{ y }}", context).unwrap(),
-            "{'a': [1, 1.0, None, True]}|None|"
-        );
-        let list = json!({"x": [1, null, "a"]});
-        assert_eq!(render("{{ x | join('-') }}{{ x[0] | string }}", list).unwrap(), "1-None-a1");
-    }
-
-    #[test]
-    fn none_is_not_iterable_and_undefined_is() {
-        let source = "{{ none is iterable }}{{ 1 is iterable }}{{ 'a' is iterable }}{{ [] is iterable }}";
-        assert_eq!(render(source, json!({})).unwrap(), "FalseFalseTrueTrue");
-    }
-
-    #[test]
-    fn json_follows_python_with_every_option() {
-        let source = "{{ x|tojson }}{{ x|tojson(indent=2) }}{{ x|tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=true) }}";
-        let context = json!({"x": {"b": "é<", "a": 1}});
-        let want = "{\"b\": \"é<\", \"a\": 1}{\n  \"b\": \"é<\",\n  \"a\": 1\n}{\"a\":1,\"b\":\"\\u00e9<\"}";
-        assert_eq!(render(source, context).unwrap(), want);
-    }
-
-    #[test]
-    fn blocks_are_trimmed_and_line_ends_normalised() {
-        let source =
-            "{% if true %}\r\n  a\r\n  {% endif %}\r\nb{%- generation -%} c {%- endgeneration %}\r\n";
-        assert_eq!(render(source, json!({})).unwrap(), "  a\nbc");
-    }
-
-    #[test]
-    fn the_clock_is_given() {
-        assert_eq!(render("{{ strftime_now('%d %b %Y') }}", json!({})).unwrap(), "07 Mar 2026");
-        let in_macro = "{% macro m() %}{{ strftime_now('%Y') }}{% endmacro %}{{ m() }}";
-        assert_eq!(render(in_macro, json!({})).unwrap(), "2026");
-    }
-
-    #[test]
-    fn a_template_may_refuse() {
-        let error = render("{{ raise_exception('no ' ~ role) }}", json!({"role": "wizard"})).unwrap_err();
-        assert_eq!(error, CountError::Template { reason: "no wizard".to_owned() });
-        assert!(matches!(render("{{ a.b.c }}", json!({})), Err(CountError::Template { .. })));
-        assert!(matches!(render("{% if %}", json!({})), Err(CountError::NoTemplate { .. })));
-    }
-
-    #[test]
-    fn a_hostile_template_ends_by_its_fuel() {
-        for source in [
-            "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
-            "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
-            "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-            "{{ (range(99999) | list | string * 100) * 100 }}",
-        ] {
-            let rendered = render(source, json!({}));
-            assert!(rendered.is_err(), "{source}: {} bytes", rendered.unwrap().len());
-        }
-    }
-}
+mod tests;

@@ -49,8 +49,17 @@ fn tests(env: &mut Environment<'static>) {
     env.add_test("string", is(&[Kind::Str]));
     env.add_test("mapping", is(&[Kind::Dict]));
     env.add_test("sequence", is(&[Kind::Undefined, Kind::Str, Kind::List, Kind::Tuple, Kind::Dict]));
-    env.add_test("callable", is(&[Kind::Callable]));
+    // Jinja2's undefined value can be called; it fails then.
+    env.add_test("callable", is(&[Kind::Callable, Kind::Undefined]));
     env.add_test("iterable", |value: &Value| operators::walked(value).is_ok());
+    for (name, rest) in [("even", 0), ("odd", 1)] {
+        env.add_test(name, move |state: &mut State, value: &Value| {
+            Ok::<bool, Error>(operators::modulo(state, value, &Value::from(2))? == Value::from(rest))
+        });
+    }
+    env.add_test("divisibleby", |state: &mut State, value: &Value, by: &Value| {
+        Ok::<bool, Error>(operators::modulo(state, value, by)? == Value::from(0))
+    });
     env.add_test("true", |value: &Value| kind(value) == Kind::Bool && value.is_true());
     env.add_test("false", |value: &Value| kind(value) == Kind::Bool && !value.is_true());
     env.add_test("in", |state: &State, one: &Value, all: &Value| contains(state, all, one));

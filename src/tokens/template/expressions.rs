@@ -216,7 +216,9 @@ impl Writer {
             operands.push(&inner.right);
             first = &inner.left;
         }
-        self.filtered(first, filter)?;
+        operands.push(first);
+        self.text("none|");
+        self.text(filter);
         self.text("(");
         for operand in operands.into_iter().rev() {
             self.expression(operand, Bind::If)?;

@@ -36,6 +36,8 @@ pub fn add_to(env: &mut Environment<'_>) {
     env.add_filter("lower", |state: &State, value: &Value| changed(state, value, str::to_lowercase));
     env.add_filter("capitalize", |state: &State, value: &Value| changed(state, value, text::capitalize));
     env.add_filter("replace", replace);
+    env.add_filter("abs", |value: &Value| builtin::abs(text::plain(value)));
+    env.add_filter("round", round);
     env.add_filter("indent", indent);
     env.add_filter("int", int);
     env.add_filter("float", float);
@@ -92,16 +94,23 @@ fn lazy(env: &mut Environment<'_>) {
         match kind(value) {
             Kind::Undefined => Ok(Generator::of(Vec::new())),
             Kind::Dict => Ok(Generator::of(View::of(value, Which::Items).try_iter()?.collect())),
-            _ => Err(type_error("can only get item pairs from a mapping".to_owned())),
+            _ => {
+                let error = type_error("can only get item pairs from a mapping".to_owned());
+                Ok(Generator::or_fails(Err(error)))
+            }
         }
     });
     env.add_filter("map", |state: &mut State, value: &Value, args: Rest<ValueOrKwargs>| {
-        let all = Value::from(some(state, value)?);
-        builtin::map(state, all, args).map(Generator::of)
+        let all = some(state, value).and_then(|all| builtin::map(state, Value::from(all), args));
+        unless_endless(all)
     });
     env.add_filter("unique", |state: &mut State, value: &Value, kwargs: Kwargs| -> Result<Value, Error> {
-        let all = Value::from(items(state, value)?);
-        Ok(Generator::of(builtin::unique(state, all, kwargs)?.try_iter()?.collect()))
+        unless_endless(items(state, value).and_then(|all| {
+            if let Some(item) = all.iter().find(|item| matches!(kind(item), Kind::List | Kind::Dict)) {
+                return Err(type_error(format!("unhashable type: '{}'", type_name(item))));
+            }
+            Ok(builtin::unique(state, Value::from(all), kwargs)?.try_iter()?.collect())
+        }))
     });
     env.add_filter("select", |state: &mut State, value: &Value, test: Option<Value>, args: Rest<Value>| {
         picked(state, value, Pick { attribute: None, test, args: &args, keep: true })
@@ -265,6 +274,7 @@ fn indent(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Re
 
 /// `int(value, default=0, base=10)`.
 fn int(value: &Value, default: Option<Value>, base: Option<Value>) -> Result<Value, Error> {
+    defined(value)?;
     let default = || default.clone().unwrap_or(Value::from(0));
     let base = base.map_or(Ok(10), u32::try_from)?;
     Ok(match kind(value) {
@@ -282,12 +292,30 @@ fn int(value: &Value, default: Option<Value>, base: Option<Value>) -> Result<Val
 
 /// `float(value, default=0.0)`.
 fn float(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    defined(value)?;
     let number = match kind(value) {
-        Kind::Int | Kind::Float | Kind::Bool => Some(f64::try_from(value.clone())?),
+        Kind::Int | Kind::Float | Kind::Bool => Some(text::number(value)?),
         Kind::Str => text::float(value.as_str().unwrap_or_default()),
         _ => None,
     };
     Ok(number.map(Value::from).unwrap_or_else(|| default.unwrap_or(Value::from(0.0))))
+}
+
+/// minijinja's, with truth as a number.
+fn round(
+    value: &Value,
+    precision: Option<i32>,
+    method: Option<&str>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    builtin::round(text::plain(value), precision, method, kwargs)
+}
+
+fn defined(value: &Value) -> Result<(), Error> {
+    match value.is_undefined() {
+        true => Err(Error::new(ErrorKind::UndefinedError, "a number of an undefined value")),
+        false => Ok(()),
+    }
 }
 
 /// Whether Python would sort these.
@@ -343,7 +371,19 @@ struct Pick<'a> {
     keep: bool,
 }
 
+/// A generator of these, which fails when it is walked; but what was too much work is so at once.
+fn unless_endless(items: Result<Vec<Value>, Error>) -> Result<Value, Error> {
+    match items {
+        Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(error),
+        items => Ok(Generator::or_fails(items)),
+    }
+}
+
 fn picked(state: &mut State, value: &Value, pick: Pick<'_>) -> Result<Value, Error> {
+    unless_endless(kept(state, value, &pick))
+}
+
+fn kept(state: &mut State, value: &Value, pick: &Pick<'_>) -> Result<Vec<Value>, Error> {
     let mut kept = Vec::new();
     for one in some(state, value)? {
         let seen = match &pick.attribute {
@@ -364,7 +404,7 @@ fn picked(state: &mut State, value: &Value, pick: Pick<'_>) -> Result<Value, Err
             kept.push(one);
         }
     }
-    Ok(Generator::of(kept))
+    Ok(kept)
 }
 
 /// An attribute by its path, with numbers as positions (`make_attrgetter`).

@@ -142,6 +142,11 @@ impl Generator {
     pub fn of(items: Vec<Value>) -> Value {
         Value::from_object(Self(Mutex::new(items)))
     }
+
+    /// A generator that may fail, as Python's does: when it is walked.
+    pub fn or_fails(items: Result<Vec<Value>, Error>) -> Value {
+        Self::of(items.unwrap_or_else(|error| vec![Value::from(error)]))
+    }
 }
 
 impl Object for Generator {
@@ -161,6 +166,51 @@ impl Object for Generator {
 
     fn is_true(self: &Arc<Self>) -> bool {
         true
+    }
+}
+
+/// A part of a list, without a copy: templates take `messages[1:]`, and some do for each message.
+#[derive(Debug)]
+pub struct Part {
+    /// A list that is no part itself.
+    of: Value,
+    first: usize,
+    step: isize,
+    length: usize,
+}
+
+impl Part {
+    /// Every `step`th item from `first` on.
+    pub fn of(list: &Value, first: usize, step: isize, length: usize) -> Value {
+        let at = |from: usize, steps: usize, step: isize| {
+            // Both are positions in a list: nothing is lost.
+            usize::try_from(from as isize + steps as isize * step).unwrap_or(usize::MAX)
+        };
+        Value::from_object(match list.downcast_object_ref::<Self>() {
+            Some(whole) => Self {
+                of: whole.of.clone(),
+                first: at(whole.first, first, whole.step),
+                step: whole.step.saturating_mul(step),
+                length,
+            },
+            None => Self { of: list.clone(), first, step, length },
+        })
+    }
+}
+
+impl Object for Part {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let at = key.as_usize().filter(|at| *at < self.length)?;
+        let at = usize::try_from(self.first as isize + at as isize * self.step).ok()?;
+        self.of.get_item_by_index(at).ok()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.length)
     }
 }
 

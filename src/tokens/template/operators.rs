@@ -1,9 +1,10 @@
 //! Python's operators, as filters that [`super::rewrite`] writes in place of minijinja's.
 
-use minijinja::value::{Rest, Value};
+use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::objects::{Kind, kind, method, type_error, type_name};
+use super::objects::{Kind, Part, kind, method, type_error, type_name};
+use super::text::number;
 use super::{markup, names};
 use crate::tokens::python;
 
@@ -12,7 +13,11 @@ pub const MAX_TEXT: usize = 256 << 20;
 
 /// Adds them to an environment.
 pub fn add_to(env: &mut Environment<'_>) {
-    env.add_filter("__iter", |value: &Value| walked(value).cloned());
+    env.add_filter("__iter", |state: &State, value: &Value| match kind(value) {
+        // minijinja's loop does not know the last character.
+        Kind::Str => items(state, value).map(Value::from),
+        _ => walked(value).cloned(),
+    });
     env.add_filter("__slice", slice);
     env.add_filter("__add", add);
     env.add_filter("__cat", concat);
@@ -76,19 +81,19 @@ pub fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
     Ok(all)
 }
 
-/// `value[start:stop:step]`: Jinja2's `getitem`, so that what cannot be sliced is undefined.
+/// `value[start:stop:step]`: Python's own, as Jinja2 compiles it (`compiler.py` `visit_Getitem`).
 fn slice(state: &State, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     match kind(value) {
         Kind::Str | Kind::List | Kind::Tuple => {}
         Kind::Undefined => return Err(Error::new(ErrorKind::UndefinedError, "a slice of an undefined value")),
-        _ => return Ok(Value::UNDEFINED),
+        _ => return Err(type_error(format!("'{}' object cannot be sliced", type_name(value)))),
     }
     let mut bounds = [None; 3];
     for (bound, given) in bounds.iter_mut().zip([start, stop, step]) {
         *bound = match kind(given) {
             Kind::None => None,
             Kind::Int | Kind::Bool => Some(i64::try_from(given.clone())?),
-            _ => return Ok(Value::UNDEFINED),
+            _ => return Err(type_error("slice indices must be integers or None".to_owned())),
         };
     }
     if bounds[2] == Some(0) {
@@ -113,12 +118,22 @@ fn slice(state: &State, value: &Value, start: &Value, stop: &Value, step: &Value
         };
         return Ok(markup::like(value, cut));
     }
-    let all = items(state, value)?;
-    let picked: Vec<Value> = picks(bounds, all.len()).map(|at| all[at].clone()).collect();
-    Ok(match kind(value) {
-        Kind::Tuple => Value::from(minijinja::value::Tuple::from(picked)),
-        _ => Value::from(picked),
-    })
+    // minijinja's own lists may be lazy: those are copied.
+    let list = match value.kind() {
+        ValueKind::Seq => value.clone(),
+        _ => Value::from(items(state, value)?),
+    };
+    let length = list.len().unwrap_or(0);
+    if kind(value) == Kind::Tuple {
+        let all = items(state, value)?;
+        let picked: Vec<Value> = picks(bounds, length).map(|at| all[at].clone()).collect();
+        return Ok(Value::from(minijinja::value::Tuple::from(picked)));
+    }
+    let step = isize::try_from(bounds[2].unwrap_or(1)).unwrap_or(1);
+    let mut places = picks(bounds, length);
+    let Some(first) = places.next() else { return Ok(Value::from(Vec::<Value>::new())) };
+    // Of known length but for a step beyond the list.
+    Ok(Part::of(&list, first, step, 1 + places.count()))
 }
 
 /// A forward slice's start and end (CPython `PySlice_AdjustIndices`).
@@ -131,40 +146,38 @@ fn forward(bounds: [Option<i64>; 3], length: usize) -> (usize, usize) {
 }
 
 /// The positions that a slice picks.
-fn picks(bounds: [Option<i64>; 3], length: usize) -> Box<dyn Iterator<Item = usize>> {
+fn picks(bounds: [Option<i64>; 3], length: usize) -> impl ExactSizeIterator<Item = usize> {
     let step = bounds[2].unwrap_or(1);
-    if step > 0 {
+    let stride = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX).max(1);
+    let (from, count) = if step > 0 {
         let (from, to) = forward(bounds, length);
-        return Box::new((from..to).step_by(usize::try_from(step).unwrap_or(usize::MAX)));
-    }
-    let length = length as i64;
-    let clamp = |bound: i64| {
-        if bound < 0 { bound.saturating_add(length).max(-1) } else { bound.min(length - 1) }
+        (from, to.saturating_sub(from).div_ceil(stride))
+    } else {
+        let length = length as i64;
+        let clamp = |bound: i64| {
+            if bound < 0 { bound.saturating_add(length).max(-1) } else { bound.min(length - 1) }
+        };
+        let from = bounds[0].map_or(length - 1, clamp);
+        let to = bounds[1].map_or(-1, clamp);
+        let count = usize::try_from(from - to).unwrap_or(0).div_ceil(stride);
+        (usize::try_from(from).unwrap_or(0), count)
     };
-    let from = bounds[0].map_or(length - 1, clamp);
-    let to = bounds[1].map_or(-1, clamp);
-    let mut at = from;
-    Box::new(std::iter::from_fn(move || {
-        let here = usize::try_from(at).ok().filter(|_| at > to)?;
-        at = at.saturating_add(step);
-        Some(here)
-    }))
+    (0..count).map(move |at| match step > 0 {
+        true => from + at * stride,
+        false => from - at * stride,
+    })
 }
 
-/// `a + b + …`, from the left; texts are joined in one go.
-fn add(state: &State, first: &Value, others: Rest<Value>) -> Result<Value, Error> {
+/// `a + b + …`, from the left; texts are joined in one go. The first argument is a stand-in: minijinja
+/// charges for the text that a filter is given, and this one need not be read.
+fn add(state: &State, _: &Value, all: Rest<Value>) -> Result<Value, Error> {
     let plain = |value: &Value| value.as_str().filter(|_| !value.is_safe()).map(str::len);
-    let total = others.iter().try_fold(plain(first).unwrap_or(usize::MAX), |sum, value| {
-        Some(sum.saturating_add(plain(value)?))
-    });
-    if let Some(total) = total.filter(|total| *total < usize::MAX) {
-        paid(state, total)?;
-        let mut all = String::with_capacity(total);
-        for value in std::iter::once(first).chain(others.iter()) {
-            all.push_str(value.as_str().unwrap_or_default());
-        }
-        return Ok(Value::from(all));
+    let total = all.iter().try_fold(0, |sum: usize, value| Some(sum.saturating_add(plain(value)?)));
+    if let Some(total) = total {
+        bounded(total)?;
+        return Ok(Value::from(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().concat()));
     }
+    let Some((first, others)) = all.split_first() else { return Ok(Value::UNDEFINED) };
     others.iter().try_fold(first.clone(), |sum, value| sum_of_two(state, &sum, value))
 }
 
@@ -172,7 +185,7 @@ fn sum_of_two(state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
     match (kind(a), kind(b)) {
         (Kind::Str, Kind::Str) => {
             let (left, right) = (a.as_str().unwrap_or_default(), b.as_str().unwrap_or_default());
-            paid(state, left.len().saturating_add(right.len()))?;
+            bounded(left.len().saturating_add(right.len()))?;
             Ok(markup::joined((left, a.is_safe()), (right, b.is_safe())))
         }
         (Kind::Int | Kind::Float | Kind::Bool, Kind::Int | Kind::Float | Kind::Bool) => number_sum(a, b),
@@ -190,7 +203,7 @@ fn sum_of_two(state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
 
 fn number_sum(a: &Value, b: &Value) -> Result<Value, Error> {
     if kind(a) == Kind::Float || kind(b) == Kind::Float {
-        return Ok(Value::from(f64::try_from(a.clone())? + f64::try_from(b.clone())?));
+        return Ok(Value::from(number(a)? + number(b)?));
     }
     let sum = i128::try_from(a.clone())?.checked_add(i128::try_from(b.clone())?);
     sum.map(integer).ok_or_else(|| type_error("an integer is too large".to_owned()))
@@ -207,37 +220,51 @@ fn unsupported(sign: &str, a: &Value, b: &Value) -> Error {
     Error::new(kind, format!("unsupported operand type(s) for {sign}: '{a}' and '{b}'"))
 }
 
-/// `a ~ b ~ …`: the texts of all.
-fn concat(state: &State, first: &Value, others: Rest<Value>) -> Result<Value, Error> {
-    let mut all = String::new();
-    for value in std::iter::once(first).chain(others.iter()) {
-        let before = all.len();
+/// `a ~ b ~ …`: the texts of all. The first argument is a stand-in, as in [`add`].
+fn concat(_: &Value, values: Rest<Value>) -> Result<Value, Error> {
+    let length = values.iter().filter_map(Value::as_str).fold(0, |sum: usize, text| sum.saturating_add(text.len()));
+    bounded(length)?;
+    let mut all = String::with_capacity(length);
+    for value in values.iter() {
         match value.as_str() {
             Some(text) => all.push_str(text),
             None => all.push_str(&python::str(value)?),
         }
-        paid(state, all.len() - before)?;
         bounded(all.len())?;
     }
     Ok(Value::from(all))
 }
 
+/// `text % values`. Python wants each value used, but for one that could hold named ones.
+fn formatted(state: &mut State, text: &Value, values: &Value) -> Result<Value, Error> {
+    let mut args = vec![text.clone()];
+    match kind(values) {
+        Kind::Tuple => args.extend(items(state, values)?),
+        _ => args.push(values.clone()),
+    }
+    let format = text.as_str().unwrap_or_default().replace("%%", "");
+    let wanted = format.matches('%').count();
+    let named = matches!(kind(values), Kind::Dict | Kind::List) && (wanted == 0 || format.contains("%("));
+    if wanted + 1 != args.len() && !named {
+        return Err(type_error("not all arguments converted during string formatting".to_owned()));
+    }
+    if wanted == 0 {
+        args.truncate(1);
+    }
+    state.apply_filter("format", &args)
+}
+
 /// `a % b`: the rest of a division, or a text's format.
-fn modulo(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
+pub fn modulo(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     match (kind(a), kind(b)) {
-        (Kind::Str, Kind::Tuple) => {
-            let mut args = vec![a.clone()];
-            args.extend(items(state, b)?);
-            state.apply_filter("format", &args)
-        }
-        (Kind::Str, _) => state.apply_filter("format", &[a.clone(), b.clone()]),
+        (Kind::Str, _) => formatted(state, a, b),
         (Kind::Int | Kind::Bool, Kind::Int | Kind::Bool) => {
             let (a, b) = (i128::try_from(a.clone())?, i128::try_from(b.clone())?);
             let rest = a.checked_rem(b).ok_or_else(|| type_error("integer modulo by zero".to_owned()))?;
             Ok(integer(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }))
         }
         (Kind::Int | Kind::Float | Kind::Bool, Kind::Int | Kind::Float | Kind::Bool) => {
-            let (a, b) = (f64::try_from(a.clone())?, f64::try_from(b.clone())?);
+            let (a, b) = (number(a)?, number(b)?);
             if b == 0.0 {
                 return Err(type_error("float modulo by zero".to_owned()));
             }

@@ -8,10 +8,15 @@
 
 use std::fmt::Write as _;
 
+/// Bytes of a tag outside its strings: parsing recurses with the length of an expression. The longest
+/// in use has some hundreds.
+const TAG: usize = 16 << 10;
+
 /// The source as minijinja must see it.
 ///
 /// # Errors
-/// A string literal that Python cannot decode, or that holds half a surrogate pair.
+/// A string literal that Python cannot decode, or that holds half a surrogate pair; a tag of more than
+/// 16 KiB without its strings.
 pub fn ready(source: &str) -> Result<String, String> {
     // Python's universal newlines, which Jinja2 applies to template sources.
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
@@ -85,6 +90,7 @@ fn tag_inside<'s>(text: &'s str, end: &str, out: &mut String) -> Result<&'s str,
     let mut open = 0_usize;
     let mut done = 0;
     let mut at = 0;
+    let mut strings = 0;
     while let Some(step) = text[at..].find(['\'', '"', '(', '[', '{', ')', ']', '}', '%']) {
         at += step;
         if open == 0 && text[at..].starts_with(end) {
@@ -98,11 +104,15 @@ fn tag_inside<'s>(text: &'s str, end: &str, out: &mut String) -> Result<&'s str,
                 out.push_str(&text[done..at]);
                 write_literal(&decoded(&text[at + 1..at + 1 + length])?, out);
                 at += length + 1;
+                strings += length;
                 done = at + 1;
             }
             _ => {}
         }
         at += 1;
+    }
+    if at - strings > TAG {
+        return Err(format!("a tag of more than {TAG} bytes"));
     }
     // The end itself, or what the parser will refuse, is copied with what follows it.
     out.push_str(&text[done..at.max(done)]);

@@ -306,3 +306,16 @@ pub fn whole(number: f64) -> Option<Value> {
     let number = number.trunc() as i128;
     Some(i64::try_from(number).map_or_else(|_| Value::from(number), Value::from))
 }
+
+/// A number, of which truth is one.
+pub fn plain(value: &Value) -> Value {
+    match kind(value) {
+        Kind::Bool => Value::from(i64::from(value.is_true())),
+        _ => value.clone(),
+    }
+}
+
+/// A number as a float.
+pub fn number(value: &Value) -> Result<f64, Error> {
+    f64::try_from(plain(value))
+}
