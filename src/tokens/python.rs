@@ -63,9 +63,9 @@ fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
 
 fn all(out: &mut String, value: &Value, around: [&str; 2], depth: usize) -> Result<(), Error> {
     out.push_str(around[0]);
-    for (at, item) in value.try_iter()?.enumerate() {
+    for (at, item) in value.try_iter()?.checked().enumerate() {
         out.push_str(if at == 0 { "" } else { ", " });
-        repr(out, &item, depth)?;
+        repr(out, &item?, depth)?;
     }
     out.push_str(around[1]);
     Ok(())

@@ -6,7 +6,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::markup::{self, like};
 use super::objects::{Generator, Kind, View, Which, kind, type_error, type_name};
-use super::operators::{items, ordered, paid, walked};
+use super::operators::{items, ordered, paid, sum_of_two, walked};
 use super::text;
 use crate::tokens::python;
 
@@ -49,7 +49,7 @@ fn lists(env: &mut Environment<'_>) {
     env.add_filter("list", |state: &State, value: &Value| items(state, value).map(Value::from));
     env.add_filter("first", |state: &State, value: &Value| -> Result<Value, Error> {
         state.consume_fuel(1)?;
-        Ok(walked(value)?.try_iter()?.next().unwrap_or(Value::UNDEFINED))
+        walked(value)?.try_iter()?.checked().next().unwrap_or(Ok(Value::UNDEFINED))
     });
     env.add_filter("last", |state: &State, value: &Value| -> Result<Value, Error> {
         if kind(value) == Kind::Generator {
@@ -65,6 +65,20 @@ fn lists(env: &mut Environment<'_>) {
         all.reverse();
         Ok(Generator::of(all))
     });
+    env.add_filter(
+        "sum",
+        |state: &State, value: &Value, attribute: Option<Value>, start: Option<Value>, kwargs: Kwargs| {
+            let named = |given: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
+                Ok(given.or(kwargs.get::<Option<Value>>(name)?).filter(|given| !given.is_none()))
+            };
+            let (path, start) = (named(attribute, "attribute")?, named(start, "start")?);
+            kwargs.assert_all_used()?;
+            items(state, value)?.iter().try_fold(start.unwrap_or(Value::from(0)), |sum, item| match &path {
+                Some(path) => sum_of_two(state, &sum, &attribute_of(item, path)?),
+                None => sum_of_two(state, &sum, item),
+            })
+        },
+    );
     env.add_filter("sort", |state: &State, value: &Value, kwargs: Kwargs| -> Result<Value, Error> {
         let all = items(state, value)?;
         if kwargs.peek::<Option<Value>>("attribute")?.is_none() {
@@ -214,10 +228,10 @@ fn join(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Resu
     let attribute = kwargs.get::<Option<Value>>("attribute")?.or_else(|| args.get(1).cloned());
     kwargs.assert_all_used()?;
     let mut out = String::new();
-    for (at, item) in walked(value)?.try_iter()?.enumerate() {
+    for (at, item) in walked(value)?.try_iter()?.checked().enumerate() {
         let item = match &attribute {
-            Some(name) if !name.is_none() => item.get_item(name)?,
-            _ => item,
+            Some(name) if !name.is_none() => attribute_of(&item?, name)?,
+            _ => item?,
         };
         let before = out.len();
         out.push_str(if at == 0 { "" } else { &between });
@@ -387,7 +401,7 @@ fn kept(state: &mut State, value: &Value, pick: &Pick<'_>) -> Result<Vec<Value>,
     let mut kept = Vec::new();
     for one in some(state, value)? {
         let seen = match &pick.attribute {
-            Some(path) => attribute(&one, path)?,
+            Some(path) => attribute_of(&one, path)?,
             None => one.clone(),
         };
         let passes = match &pick.test {
@@ -408,7 +422,7 @@ fn kept(state: &mut State, value: &Value, pick: &Pick<'_>) -> Result<Vec<Value>,
 }
 
 /// An attribute by its path, with numbers as positions (`make_attrgetter`).
-fn attribute(value: &Value, path: &Value) -> Result<Value, Error> {
+fn attribute_of(value: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else { return value.get_item(path) };
     let mut found = value.clone();
     for part in path.split('.') {

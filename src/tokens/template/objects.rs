@@ -154,6 +154,11 @@ impl Object for Generator {
         ObjectRepr::Iterable
     }
 
+    // None would make minijinja walk to the place.
+    fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
+        Some(Value::UNDEFINED)
+    }
+
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let items = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         Enumerator::Iter(Box::new(items.into_iter()))
@@ -250,8 +255,9 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
+    // None would make minijinja walk to the place.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
-        None
+        Some(Value::UNDEFINED)
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {

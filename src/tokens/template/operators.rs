@@ -72,7 +72,8 @@ pub fn walked(value: &Value) -> Result<&Value, Error> {
 /// The items of what Python's `iter` takes, each paid for.
 pub fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
     let mut all = Vec::new();
-    for item in walked(value)?.try_iter()? {
+    for item in walked(value)?.try_iter()?.checked() {
+        let item = item?;
         if all.len() % 2 == 0 {
             state.consume_fuel(1)?;
         }
@@ -181,7 +182,7 @@ fn add(state: &State, _: &Value, all: Rest<Value>) -> Result<Value, Error> {
     others.iter().try_fold(first.clone(), |sum, value| sum_of_two(state, &sum, value))
 }
 
-fn sum_of_two(state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
+pub fn sum_of_two(state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
     match (kind(a), kind(b)) {
         (Kind::Str, Kind::Str) => {
             let (left, right) = (a.as_str().unwrap_or_default(), b.as_str().unwrap_or_default());
@@ -295,9 +296,9 @@ pub fn contains(state: &State, all: &Value, one: &Value) -> Result<bool, Error> 
             Err(type_error(format!("argument of type '{}' is not iterable", type_name(all))))
         }
         _ => {
-            for item in all.try_iter()? {
+            for item in all.try_iter()?.checked() {
                 state.consume_fuel(1)?;
-                if item == *one {
+                if item? == *one {
                     return Ok(true);
                 }
             }
