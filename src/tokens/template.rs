@@ -29,8 +29,8 @@ mod markup;
 mod names;
 pub(super) mod objects;
 mod operators;
-mod rewrite;
-mod source;
+pub(super) mod rewrite;
+pub(super) mod source;
 mod text;
 
 use super::count::CountError;
@@ -159,7 +159,7 @@ const STACK: usize = 64 << 20;
 const OWN_FUEL: u64 = 1_500_000;
 
 /// Does some work on a stack of its own.
-fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
         let thread = thread.spawn_scoped(scope, work).map_err(|error| error.to_string())?;

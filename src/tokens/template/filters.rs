@@ -30,7 +30,10 @@ pub fn add_to(env: &mut Environment<'_>) {
     env.add_filter("trim", |state: &State, value: &Value, chars: Option<Value>| -> Result<Value, Error> {
         let text = soft(state, value)?;
         let chars = chars.filter(|chars| !chars.is_none());
-        Ok(like(&text, text::strip(text.as_str().unwrap_or_default(), chars.as_ref(), (true, true))?.to_owned()))
+        Ok(like(
+            &text,
+            text::strip(text.as_str().unwrap_or_default(), chars.as_ref(), (true, true))?.to_owned(),
+        ))
     });
     env.add_filter("upper", |state: &State, value: &Value| changed(state, value, str::to_uppercase));
     env.add_filter("lower", |state: &State, value: &Value| changed(state, value, str::to_lowercase));

@@ -86,7 +86,9 @@ pub fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
 fn slice(state: &State, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     match kind(value) {
         Kind::Str | Kind::List | Kind::Tuple => {}
-        Kind::Undefined => return Err(Error::new(ErrorKind::UndefinedError, "a slice of an undefined value")),
+        Kind::Undefined => {
+            return Err(Error::new(ErrorKind::UndefinedError, "a slice of an undefined value"));
+        }
         _ => return Err(type_error(format!("'{}' object cannot be sliced", type_name(value)))),
     }
     let mut bounds = [None; 3];
@@ -223,7 +225,8 @@ fn unsupported(sign: &str, a: &Value, b: &Value) -> Error {
 
 /// `a ~ b ~ …`: the texts of all. The first argument is a stand-in, as in [`add`].
 fn concat(_: &Value, values: Rest<Value>) -> Result<Value, Error> {
-    let length = values.iter().filter_map(Value::as_str).fold(0, |sum: usize, text| sum.saturating_add(text.len()));
+    let length =
+        values.iter().filter_map(Value::as_str).fold(0, |sum: usize, text| sum.saturating_add(text.len()));
     bounded(length)?;
     let mut all = String::with_capacity(length);
     for value in values.iter() {
@@ -330,7 +333,8 @@ fn item(state: &State, value: &Value, key: &Value) -> Result<Value, Error> {
         }
         (Kind::List | Kind::Tuple, Kind::Int | Kind::Bool) => {
             let index = key.as_i64().unwrap_or_else(|| i64::from(key.is_true()));
-            if value.as_object().is_some_and(|object| object.repr() == minijinja::value::ObjectRepr::Iterable) {
+            if value.as_object().is_some_and(|object| object.repr() == minijinja::value::ObjectRepr::Iterable)
+            {
                 state.consume_fuel(index.unsigned_abs().min(1 << 40) / 2)?;
             }
             value.get_item(&Value::from(index))?

@@ -22,12 +22,20 @@ use super::source::{ready, write_literal};
 /// Why Jinja2 would not compile it, or why it cannot be done here.
 pub fn rewritten(source: &str) -> Result<String, String> {
     let source = ready(source)?;
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    let syntax = syntax.expect("the default delimiters are valid");
-    let tree = minijinja::machinery::parse(&source, "template", syntax).map_err(|error| error.to_string())?;
+    let tree = parsed(&source)?;
     let mut writer = Writer { out: String::with_capacity(source.len() * 2), soft: false };
     writer.statement(&tree)?;
     Ok(writer.out)
+}
+
+/// The syntax tree of a source that [`ready`] made.
+///
+/// # Errors
+/// It is no template.
+pub fn parsed(source: &str) -> Result<Stmt<'_>, String> {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let syntax = syntax.expect("the default delimiters are valid");
+    minijinja::machinery::parse(source, "template", syntax).map_err(|error| error.to_string())
 }
 
 /// Prints a syntax tree.

@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn generation_blocks_become_scopes() {
-        let source = "{%- generation -%} x {%+ endgeneration %}{% set generation = 1 %}{{ '{% generation %}' }}";
+        let source =
+            "{%- generation -%} x {%+ endgeneration %}{% set generation = 1 %}{{ '{% generation %}' }}";
         let want = "{%- with -%} x {%+ endwith %}{% set generation = 1 %}{{ \"{% generation %}\" }}";
         assert_eq!(ready(source).unwrap(), want);
     }

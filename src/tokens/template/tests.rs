@@ -14,10 +14,7 @@ fn render(source: &str, context: serde_json::Value) -> Result<String, CountError
 #[test]
 fn values_print_as_in_python() {
     let context = json!({"x": {"a": [1, 1.0, null, true]}, "none": null});
-    assert_eq!(
-        render("{{ x }}|{{ none }}|{{ y }}", context).unwrap(),
-        "{'a': [1, 1.0, None, True]}|None|"
-    );
+    assert_eq!(render("{{ x }}|{{ none }}|{{ y }}", context).unwrap(), "{'a': [1, 1.0, None, True]}|None|");
     let list = json!({"x": [1, null, "a"]});
     assert_eq!(render("{{ x | join('-') }}{{ x[0] | string }}", list).unwrap(), "1-None-a1");
 }
@@ -54,9 +51,44 @@ const LARGE: &str = include_str!("../../../tests/data/tokens/tiny-llama3/chat_te
 #[test]
 fn no_change_of_a_template_makes_a_panic() {
     let snippets = [
-        "{%", "%}", "{{", "}}", "{#", "#}", "-", "'", "\"", "\\", "(", ")", "[", "]", "|", "~", "+", " in ", " is ",
-        " not ", "none", "{% for x in ", "{% endfor %}", "{% raw %}", "{% generation %}", "loop(", "x.items",
-        "\u{1f600}", "\u{0}", "99999999999999999999", "1e999", " if ", " else ", ":", ",", "%", "**", "{% macro a(",
+        "{%",
+        "%}",
+        "{{",
+        "}}",
+        "{#",
+        "#}",
+        "-",
+        "'",
+        "\"",
+        "\\",
+        "(",
+        ")",
+        "[",
+        "]",
+        "|",
+        "~",
+        "+",
+        " in ",
+        " is ",
+        " not ",
+        "none",
+        "{% for x in ",
+        "{% endfor %}",
+        "{% raw %}",
+        "{% generation %}",
+        "loop(",
+        "x.items",
+        "\u{1f600}",
+        "\u{0}",
+        "99999999999999999999",
+        "1e999",
+        " if ",
+        " else ",
+        ":",
+        ",",
+        "%",
+        "**",
+        "{% macro a(",
     ];
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = |below: usize| {
@@ -83,7 +115,8 @@ fn no_change_of_a_template_makes_a_panic() {
             text.splice(at..end, new);
         }
         let text: String = text.into_iter().collect();
-        compiled += usize::from(!matches!(render(&text, context.clone()), Err(CountError::NoTemplate { .. })));
+        compiled +=
+            usize::from(!matches!(render(&text, context.clone()), Err(CountError::NoTemplate { .. })));
     }
     assert!((300..3000).contains(&compiled), "{compiled} of 3000 compiled");
 }
@@ -141,7 +174,10 @@ fn a_request_cannot_nest_values_too_deep() {
 #[test]
 fn long_chains_are_no_nesting() {
     let source = format!("{{{{ 'a'{}{}|length }}}}", " + 'b'".repeat(1_500), " ~ 'c'".repeat(1_500));
-    assert_eq!(render(&source, json!({})).unwrap(), format!("a{}{}", "b".repeat(1_500), "c".repeat(1_499)) + "1");
+    assert_eq!(
+        render(&source, json!({})).unwrap(),
+        format!("a{}{}", "b".repeat(1_500), "c".repeat(1_499)) + "1"
+    );
     let mut elif = "{% if x == 0 %}0".to_owned();
     for n in 1..500 {
         elif.push_str(&format!("{{% elif x == {n} %}}{n}"));
@@ -166,8 +202,7 @@ fn json_follows_python_with_every_option() {
 
 #[test]
 fn blocks_are_trimmed_and_line_ends_normalised() {
-    let source =
-        "{% if true %}\r\n  a\r\n  {% endif %}\r\nb{%- generation -%} c {%- endgeneration %}\r\n";
+    let source = "{% if true %}\r\n  a\r\n  {% endif %}\r\nb{%- generation -%} c {%- endgeneration %}\r\n";
     assert_eq!(render(source, json!({})).unwrap(), "  a\nbc");
 }
 

@@ -60,7 +60,8 @@ fn of_text(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resu
             if between.is_empty() {
                 return Err(type_error("empty separator".to_owned()));
             }
-            let found = if name == "partition" { text.split_once(between) } else { text.rsplit_once(between) };
+            let found =
+                if name == "partition" { text.split_once(between) } else { text.rsplit_once(between) };
             let parts = match (found, name) {
                 (Some((before, after)), _) => [before, between, after],
                 (None, "partition") => [text, "", ""],
@@ -82,11 +83,14 @@ fn of_text(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resu
         }
         "upper" | "lower" | "capitalize" => {
             let () = from_args(args)?;
-            like(value, match name {
-                "upper" => text.to_uppercase(),
-                "lower" => text.to_lowercase(),
-                _ => capitalize(text),
-            })
+            like(
+                value,
+                match name {
+                    "upper" => text.to_uppercase(),
+                    "lower" => text.to_lowercase(),
+                    _ => capitalize(text),
+                },
+            )
         }
         "isspace" => {
             let () = from_args(args)?;
@@ -227,7 +231,12 @@ pub fn strip<'t>(text: &'t str, chars: Option<&Value>, (start, end): (bool, bool
 
 /// `str.splitlines`.
 pub fn lines(text: &str, keep: bool) -> Vec<&str> {
-    let ends = |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c: char| {
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
     let mut all = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(ends) {
@@ -277,7 +286,8 @@ pub fn int(text: &str, base: u32) -> Option<Value> {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    if !(2..=36).contains(&base) || digits.starts_with('_') || digits.ends_with('_') || digits.contains("__") {
+    if !(2..=36).contains(&base) || digits.starts_with('_') || digits.ends_with('_') || digits.contains("__")
+    {
         return None;
     }
     let digits = digits.replace('_', "");
