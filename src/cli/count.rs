@@ -298,6 +298,15 @@ not json
     }
 
     #[test]
+    fn a_template_can_be_seen_at_work() {
+        let input = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi there\"}], \"bos_token\": \"<s>\"}\n{\"messages\": 5}\n[]";
+        let answers = answers(&Lines { render: true, ..lines(false) }, input);
+        let text = answers[0]["text"].as_str().unwrap();
+        assert!(text.starts_with("<s>") && text.contains("Hi there"), "{text}");
+        assert!(answers[1]["error"].is_string() && answers[2]["error"].is_string(), "{answers:?}");
+    }
+
+    #[test]
     fn a_line_without_end_is_bounded() {
         let input = io::repeat(b'x').take(MAX_LINE as u64 + 10).chain("\n{\"text\": \"\"}".as_bytes());
         let mut output = Vec::new();

@@ -5,7 +5,7 @@
 //!
 //! The engine is minijinja. Where it does not do what Jinja2 does, a template is changed when it is
 //! compiled: [`source`] decodes its string literals, [`rewrite`] prints its syntax tree with calls of
-//! [`operators`] for what Python means otherwise, [`filters`] and [`text`] are Jinja2's and Python's
+//! [`operators`] for what Python means otherwise, [`filters`], [`sequences`] and [`text`] are Jinja2's and Python's
 //! own where minijinja's differ, [`objects`] are what Python has and minijinja has not, and [`python`]
 //! prints values. `tests/real/test_templates.py` compares all of it with Python.
 //!
@@ -30,6 +30,7 @@ mod names;
 pub(super) mod objects;
 mod operators;
 pub(super) mod rewrite;
+mod sequences;
 pub(super) mod source;
 mod text;
 

@@ -18,7 +18,8 @@ def reference(tmp_path_factory):
     given.write_text(json.dumps([context for _, context in conversations.ALL]), encoding="utf-8")
     done = subprocess.run(
         [settings.CHAT / "bin/python", settings.HERE / "kit/reference.py", settings.TEMPLATES, given],
-        stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -29,7 +30,7 @@ def ours(name):
          "--chat-template", settings.TEMPLATES / f"{name}.jinja"],
         input=lines, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.split("\n")[:-1]]  # texts hold other line ends
 
 
 def verdict(python, here):
