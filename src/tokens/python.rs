@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::template::objects::{Kind, View, Which, kind, type_name};
 
@@ -88,17 +89,19 @@ fn quoted(out: &mut String, text: &str) {
             '\r' => write!(out, "\\r"),
             '\t' => write!(out, "\\t"),
             c if c == quote => write!(out, "\\{c}"),
-            c if (c as u32) < 0x20 || (0x7f..=0xa0).contains(&(c as u32)) || c == '\u{ad}' => {
-                write!(out, "\\x{:02x}", c as u32)
-            }
-            c
-            @ ('\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{2060}'..='\u{206f}' | '\u{feff}') => {
-                write!(out, "\\u{:04x}", c as u32)
-            }
-            c => write!(out, "{c}"),
+            c if printable(c) => write!(out, "{c}"),
+            c if (c as u32) < 0x100 => write!(out, "\\x{:02x}", c as u32),
+            c if (c as u32) < 0x1_0000 => write!(out, "\\u{:04x}", c as u32),
+            c => write!(out, "\\U{:08x}", c as u32),
         };
     }
     out.push(quote);
+}
+
+/// `str.isprintable` of one character. Python 3.14 has the same Unicode 16; older ones know less of it.
+fn printable(c: char) -> bool {
+    use GeneralCategoryGroup::{Other, Separator};
+    matches!(c, ' '..='~') || !matches!(c.general_category_group(), Other | Separator)
 }
 
 /// An integer or float; `odd` are the words for not-a-number and the infinities.
@@ -292,6 +295,10 @@ mod tests {
         assert_eq!(str(&all).unwrap(), r#"{'a': [1, 1.0, None, True, "it's", 'q"'], 'b': {}}"#);
         assert_eq!(str(&Value::UNDEFINED).unwrap(), "");
         assert_eq!(str(&value("\"x\"")).unwrap(), "x");
+        let odd =
+            Value::from(vec!["a\u{7f}\u{a0}\u{ad}\u{200b}\u{3000}\u{e000}\u{1d173}\u{e0041}é日😀\n\t\\"]);
+        let want = r"['a\x7f\xa0\xad\u200b\u3000\ue000\U0001d173\U000e0041é日😀\n\t\\']";
+        assert_eq!(str(&odd).unwrap(), want);
     }
 
     #[test]

@@ -9,7 +9,13 @@
 //! own where minijinja's differ, [`objects`] are what Python has and minijinja has not, and [`python`]
 //! prints values. `tests/real/test_templates.py` compares all of it with Python.
 //!
-//! Known differences, none in a template in use: the address in a printed bound method; integers
+//! A template's steps are bounded ([`Templates::set_fuel`]), and with them the memory that it takes (64
+//! bytes a step); one text has at most 256 MiB. A template that comes with a request is compiled and
+//! rendered on a stack of its own, with fewer steps, so that it cannot overflow one by nesting.
+//!
+//! Known differences, none in a template in use: an undefined value that a macro is given counts as not
+//! given; a slice of a constant that cannot be sliced, which Jinja2's optimizer makes undefined, fails;
+//! the address in a printed bound method; integers
 //! beyond 64 bits in a request, which are read as floats; `\N{…}` in a template's string; filters that
 //! minijinja lacks (`center`, `filesizeformat`, `random`, `striptags`, `truncate`, `urlize`,
 //! `wordcount`, `wordwrap`, `xmlattr`), which refuse the conversation.
