@@ -4,10 +4,11 @@
 //! `strftime_now` and the `generation` tag.
 //!
 //! The engine is minijinja. Where it does not do what Jinja2 does, a template is changed when it is
-//! compiled: [`source`] decodes its string literals, [`rewrite`] prints its syntax tree with calls of
-//! [`operators`] for what Python means otherwise, [`filters`], [`sequences`] and [`text`] are Jinja2's and Python's
-//! own where minijinja's differ, [`objects`] are what Python has and minijinja has not, and [`python`]
-//! prints values. `tests/real/test_templates.py` compares all of it with Python.
+//! compiled: [`source`] decodes its string literals and [`rewrite`] prints its syntax tree with calls
+//! of [`operators`] for what Python means otherwise. [`filters`], [`sequences`] and [`text`] are
+//! Jinja2's and Python's own where minijinja's differ, [`objects`] are what Python has and minijinja
+//! has not, and [`super::python`] prints values. `tests/real/test_templates.py` compares all of it with
+//! Python.
 //!
 //! A template's steps are bounded ([`Templates::set_fuel`]), and with them the memory that it takes (64
 //! bytes a step); one text has at most 256 MiB. A template that comes with a request is compiled and
@@ -15,10 +16,10 @@
 //!
 //! Known differences, none in a template in use: an undefined value that a macro is given counts as not
 //! given; a slice of a constant that cannot be sliced, which Jinja2's optimizer makes undefined, fails;
-//! the address in a printed bound method; integers
-//! beyond 64 bits in a request, which are read as floats; `\N{…}` in a template's string; filters that
-//! minijinja lacks (`center`, `filesizeformat`, `random`, `striptags`, `truncate`, `urlize`,
-//! `wordcount`, `wordwrap`, `xmlattr`), which refuse the conversation.
+//! the address in a printed bound method; integers beyond 64 bits in a request, which are read as
+//! floats; `\N{…}` in a template's string; filters that minijinja lacks (`center`, `filesizeformat`,
+//! `random`, `striptags`, `truncate`, `urlize`, `wordcount`, `wordwrap`, `xmlattr`), which refuse the
+//! conversation.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
