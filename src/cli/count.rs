@@ -42,6 +42,10 @@ pub struct Args {
     /// Prints the token ids too; a list for each prompt where a line has several.
     #[arg(long)]
     pub ids: bool,
+    /// Prints the text that the chat template makes of each line, which holds the template's own
+    /// variables (messages, tools, …, as transformers' apply_chat_template takes them).
+    #[arg(long, conflicts_with_all = ["ids", "api"])]
+    pub render: bool,
 }
 
 /// An API, as named on the command line.
@@ -67,7 +71,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let lines = Lines { encoder, api: args.api, now: args.now, ids: args.ids };
+    let Args { api, now, ids, render, .. } = *args;
+    let lines = Lines { encoder, api, now, ids, render };
     match lines.answer(BufReader::new(io::stdin().lock()), io::stdout().lock()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         done => done.map(|()| ExitCode::SUCCESS).context("counting lines"),
@@ -93,6 +98,7 @@ struct Lines {
     api: Option<ApiName>,
     now: Option<SystemTime>,
     ids: bool,
+    render: bool,
 }
 
 impl Lines {
@@ -117,6 +123,10 @@ impl Lines {
 
     /// The answer to one line, or why there is none.
     fn count(&self, line: &[u8]) -> Result<Value, String> {
+        if self.render {
+            let text = self.encoder.render_context(object(line)?, self.now());
+            return text.map(|text| json!({"text": text})).map_err(|error| error.to_string());
+        }
         let fields: HashMap<String, IgnoredAny> = serde_json::from_slice(line).unwrap_or_default();
         let has = |field| fields.contains_key(field);
         if has("messages") && (has("bos_token") || has("eos_token")) {
@@ -245,7 +255,7 @@ mod tests {
     fn lines(ids: bool) -> Lines {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokens/tiny-llama3");
         let encoder = Encoder::load(dir.as_ref(), None).unwrap();
-        Lines { encoder, api: None, now: Some(SystemTime::UNIX_EPOCH), ids }
+        Lines { encoder, api: None, now: Some(SystemTime::UNIX_EPOCH), ids, render: false }
     }
 
     fn answers(lines: &Lines, input: &str) -> Vec<Value> {
@@ -285,6 +295,15 @@ not json
         assert_eq!(answers[1]["ids"].as_array().unwrap().len(), 2);
         assert_eq!(answers[2]["ids"].as_array().unwrap().len(), 3);
         assert_eq!(answers[3], json!({"prompt_tokens": 2, "ids": null}));
+    }
+
+    #[test]
+    fn a_template_can_be_seen_at_work() {
+        let input = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi there\"}], \"bos_token\": \"<s>\"}\n{\"messages\": 5}\n[]";
+        let answers = answers(&Lines { render: true, ..lines(false) }, input);
+        let text = answers[0]["text"].as_str().unwrap();
+        assert!(text.starts_with("<s>") && text.contains("Hi there"), "{text}");
+        assert!(answers[1]["error"].is_string() && answers[2]["error"].is_string(), "{answers:?}");
     }
 
     #[test]

@@ -88,6 +88,12 @@ fn directive(at: &OffsetDateTime, which: char, out: &mut String) {
         'U' => write!(out, "{:02}", at.sunday_based_week()),
         'W' => write!(out, "{:02}", at.monday_based_week()),
         'V' => write!(out, "{:02}", at.iso_week()),
+        'G' => write!(out, "{}", at.to_iso_week_date().0),
+        'g' => write!(out, "{:02}", at.to_iso_week_date().0.rem_euclid(100)),
+        'C' => write!(out, "{:02}", at.year().div_euclid(100)),
+        'k' => write!(out, "{:2}", at.hour()),
+        'l' => write!(out, "{hour12:2}"),
+        'P' => write!(out, "{}", if at.hour() < 12 { "am" } else { "pm" }),
         'n' => writeln!(out),
         't' => write!(out, "\t"),
         '%' => write!(out, "%"),
@@ -96,6 +102,7 @@ fn directive(at: &OffsetDateTime, which: char, out: &mut String) {
         'F' => return directives(at, "%Y-%m-%d", out),
         'T' | 'X' => return directives(at, "%H:%M:%S", out),
         'R' => return directives(at, "%H:%M", out),
+        'r' => return directives(at, "%I:%M:%S %p", out),
         'c' => return directives(at, "%a %b %e %H:%M:%S %Y", out),
         other => write!(out, "%{other}"),
     };
@@ -113,6 +120,10 @@ mod tests {
         assert_eq!(say("%d %b %Y"), "07 Mar 2026");
         assert_eq!(say("%Y-%m-%d %H:%M:%S"), "2026-03-07 09:05:03");
         assert_eq!(say("%A, %B %-d, %-I:%M %p %% %j %Q %z|"), "Saturday, March 7, 9:05 AM % 066 %Q |");
+        assert_eq!(
+            say("%G %g %C %k|%l|%P %r %-k %D %c"),
+            "2026 26 20  9| 9|am 09:05:03 AM 9 03/07/26 Sat Mar  7 09:05:03 2026"
+        );
         assert_eq!(strftime(now, 900, "%F %a"), "2026-03-08 Sun");
     }
 }

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
+
+use super::template::objects::{Kind, View, Which, kind, type_name};
 
 /// Nesting that is printed; deeper values are an error, as Python's recursion limit makes them.
 const DEPTH: usize = 200;
@@ -21,25 +24,28 @@ pub fn str(value: &Value) -> Result<String, Error> {
 
 fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     let depth = deeper(depth)?;
-    match value.kind() {
-        ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::None => out.push_str("None"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number => number(out, value, ["nan", "inf", "-inf"]),
-        ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
-            out.push(open);
-            let mut items = 0;
-            for item in value.try_iter()? {
-                out.push_str(if items == 0 { "" } else { ", " });
-                repr(out, &item, depth)?;
-                items += 1;
-            }
-            out.push_str(if value.is_tuple() && items == 1 { "," } else { "" });
-            out.push(close);
+    match kind(value) {
+        Kind::Undefined => out.push_str("Undefined"),
+        Kind::None => out.push_str("None"),
+        Kind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
+        Kind::Int | Kind::Float => number(out, value, ["nan", "inf", "-inf"]),
+        Kind::Str => {
+            out.push_str(if value.is_safe() { "Markup(" } else { "" });
+            quoted(out, value.as_str().unwrap_or_default());
+            out.push_str(if value.is_safe() { ")" } else { "" });
         }
-        ValueKind::Map => {
+        Kind::List => all(out, value, ["[", "]"], depth)?,
+        Kind::Tuple if value.len() == Some(1) => all(out, value, ["(", ",)"], depth)?,
+        Kind::Tuple => all(out, value, ["(", ")"], depth)?,
+        Kind::View => {
+            let around = match value.downcast_object_ref::<View>().map(|view| view.which) {
+                Some(Which::Keys) => "dict_keys([",
+                Some(Which::Values) => "dict_values([",
+                _ => "dict_items([",
+            };
+            all(out, value, [around, "])"], depth)?;
+        }
+        Kind::Dict => {
             out.push('{');
             for (at, key) in value.try_iter()?.enumerate() {
                 out.push_str(if at == 0 { "" } else { ", " });
@@ -49,8 +55,20 @@ fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
             }
             out.push('}');
         }
-        _ => drop(write!(out, "{value}")),
+        // Python prints an address here, another one in each process.
+        Kind::Generator => out.push_str("<generator object at 0x7f0000000000>"),
+        Kind::Callable | Kind::Other => drop(write!(out, "{value}")),
     }
+    Ok(())
+}
+
+fn all(out: &mut String, value: &Value, around: [&str; 2], depth: usize) -> Result<(), Error> {
+    out.push_str(around[0]);
+    for (at, item) in value.try_iter()?.checked().enumerate() {
+        out.push_str(if at == 0 { "" } else { ", " });
+        repr(out, &item?, depth)?;
+    }
+    out.push_str(around[1]);
     Ok(())
 }
 
@@ -71,17 +89,19 @@ fn quoted(out: &mut String, text: &str) {
             '\r' => write!(out, "\\r"),
             '\t' => write!(out, "\\t"),
             c if c == quote => write!(out, "\\{c}"),
-            c if (c as u32) < 0x20 || (0x7f..=0xa0).contains(&(c as u32)) || c == '\u{ad}' => {
-                write!(out, "\\x{:02x}", c as u32)
-            }
-            c
-            @ ('\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{2060}'..='\u{206f}' | '\u{feff}') => {
-                write!(out, "\\u{:04x}", c as u32)
-            }
-            c => write!(out, "{c}"),
+            c if printable(c) => write!(out, "{c}"),
+            c if (c as u32) < 0x100 => write!(out, "\\x{:02x}", c as u32),
+            c if (c as u32) < 0x1_0000 => write!(out, "\\u{:04x}", c as u32),
+            c => write!(out, "\\U{:08x}", c as u32),
         };
     }
     out.push(quote);
+}
+
+/// `str.isprintable` of one character. Python 3.14 has the same Unicode 16; older ones know less of it.
+fn printable(c: char) -> bool {
+    use GeneralCategoryGroup::{Other, Separator};
+    matches!(c, ' '..='~') || !matches!(c.general_category_group(), Other | Separator)
 }
 
 /// An integer or float; `odd` are the words for not-a-number and the infinities.
@@ -140,16 +160,16 @@ impl Json<'_> {
 
     fn write(&self, out: &mut String, value: &Value, level: usize) -> Result<(), Error> {
         deeper(DEPTH.saturating_sub(level))?;
-        match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => number(out, value, ["NaN", "Infinity", "-Infinity"]),
-            ValueKind::String => self.string(out, value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
+        match kind(value) {
+            Kind::None => out.push_str("null"),
+            Kind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            Kind::Int | Kind::Float => number(out, value, ["NaN", "Infinity", "-Infinity"]),
+            Kind::Str => self.string(out, value.as_str().unwrap_or_default()),
+            Kind::List | Kind::Tuple => {
                 let items = value.try_iter()?.map(|item| (None, item));
                 self.all(out, ['[', ']'], items, level)?;
             }
-            ValueKind::Map => {
+            Kind::Dict => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sorted {
                     keys.sort();
@@ -161,8 +181,8 @@ impl Json<'_> {
                 }
                 self.all(out, ['{', '}'], pairs.into_iter(), level)?;
             }
-            kind => {
-                let why = format!("Object of type {kind} is not JSON serializable");
+            _ => {
+                let why = format!("Object of type {} is not JSON serializable", type_name(value));
                 return Err(Error::new(ErrorKind::InvalidOperation, why));
             }
         }
@@ -275,6 +295,10 @@ mod tests {
         assert_eq!(str(&all).unwrap(), r#"{'a': [1, 1.0, None, True, "it's", 'q"'], 'b': {}}"#);
         assert_eq!(str(&Value::UNDEFINED).unwrap(), "");
         assert_eq!(str(&value("\"x\"")).unwrap(), "x");
+        let odd =
+            Value::from(vec!["a\u{7f}\u{a0}\u{ad}\u{200b}\u{3000}\u{e000}\u{1d173}\u{e0041}é日😀\n\t\\"]);
+        let want = r"['a\x7f\xa0\xad\u200b\u3000\ue000\U0001d173\U000e0041é日😀\n\t\\']";
+        assert_eq!(str(&odd).unwrap(), want);
     }
 
     #[test]

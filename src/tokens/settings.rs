@@ -36,8 +36,8 @@ pub struct Settings {
     pub trust_request_chat_template: bool,
     /// Minutes east of UTC of the engine's clock, −1440 to 1440: what `strftime_now` shows.
     pub utc_offset_minutes: i32,
-    /// Steps that a chat template may take, 10 000 or more; a conversation of 10 000 messages takes
-    /// under 2 million with the templates in use.
+    /// Steps that a chat template may take, 10 000 or more, each at most 64 bytes of text in memory; a
+    /// conversation of 10 000 messages takes under 2 million with nearly all templates in use.
     pub template_fuel: u64,
     /// Seconds that counting one prompt may take, 0.01 to 600; one that takes longer is refused (413).
     pub max_count_seconds: f64,
@@ -75,7 +75,7 @@ impl Default for Settings {
             chat_template_kwargs: Map::new(),
             trust_request_chat_template: false,
             utc_offset_minutes: 0,
-            template_fuel: 20_000_000,
+            template_fuel: 5_000_000,
             max_count_seconds: 2.0,
             cache_entries: 200_000,
             check_one_in: 1000,

@@ -1,23 +1,50 @@
-//! Chat templates, rendered as transformers 5.19 renders them
-//! (`utils/chat_template_utils.py`, `_compile_jinja_template`): Jinja2 with `trim_blocks`,
-//! `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`, `strftime_now` and the
-//! `generation` tag.
+//! Chat templates, rendered as transformers 5.24.0 renders them
+//! (`utils/chat_template_utils.py`, `_compile_jinja_template`): Jinja2 3.1.6 in its immutable sandbox
+//! with `trim_blocks`, `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`,
+//! `strftime_now` and the `generation` tag.
 //!
-//! minijinja differs from Jinja2 where a template iterates None (Jinja2 fails, here nothing is
-//! yielded), escapes HTML, or joins floats with `~`.
+//! The engine is minijinja. Where it does not do what Jinja2 does, a template is changed when it is
+//! compiled: [`source`] decodes its string literals and [`rewrite`] prints its syntax tree with calls
+//! of [`operators`] for what Python means otherwise. [`filters`], [`sequences`] and [`text`] are
+//! Jinja2's and Python's own where minijinja's differ, [`objects`] are what Python has and minijinja
+//! has not, and [`super::python`] prints values. `tests/real/test_templates.py` compares all of it with
+//! Python.
+//!
+//! A template's steps are bounded ([`Templates::set_fuel`]), and with them the memory that it takes (64
+//! bytes a step); one text has at most 256 MiB. A template that comes with a request is compiled and
+//! rendered on a stack of its own, with fewer steps, so that it cannot overflow one by nesting.
+//!
+//! Known differences, none in a template in use: an undefined value that a macro is given counts as not
+//! given; a slice of a constant that cannot be sliced, which Jinja2's optimizer makes undefined, fails;
+//! the address in a printed bound method; integers beyond 64 bits in a request, which are read as
+//! floats; `\N{…}` in a template's string; filters that minijinja lacks (`center`, `filesizeformat`,
+//! `random`, `striptags`, `truncate`, `urlize`, `wordcount`, `wordwrap`, `xmlattr`), which refuse the
+//! conversation.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Map;
 
+mod environment;
+mod expressions;
+mod filters;
+mod markup;
+mod names;
+pub(super) mod objects;
+mod operators;
+pub(super) mod rewrite;
+mod sequences;
+pub(super) mod source;
+mod text;
+
 use super::count::CountError;
-use super::{clock, content_format, python};
+use super::{clock, content_format};
+use environment::environment;
+use rewrite::rewritten;
 
 /// The name of the only template of a model that has one.
 pub const DEFAULT: &str = "default";
@@ -54,9 +81,14 @@ impl Templates {
         let mut templates = Self { env: environment(), sources: BTreeMap::new(), broken: BTreeMap::new() };
         for (name, source) in sources {
             let source = Source::from(source.as_str());
-            match templates.env.add_template_owned(name.clone(), prepared(&source.text)) {
+            let env = &mut templates.env;
+            let compiled = apart(|| {
+                let text = rewritten(&source.text)?;
+                env.add_template_owned(name.clone(), text).map_err(|error| error.to_string())
+            });
+            match compiled.and_then(|compiled| compiled) {
                 Ok(()) => drop(templates.sources.insert(name, source)),
-                Err(error) => drop(templates.broken.insert(name, error.to_string())),
+                Err(reason) => drop(templates.broken.insert(name, reason)),
             }
         }
         templates
@@ -103,18 +135,44 @@ impl Templates {
         for (name, value) in context {
             values.insert(name, Value::from(Serde(value)));
         }
-        let rendered = match chosen.name {
-            Some(name) => self.env.get_template(name).and_then(|t| t.render(values)),
-            None => {
-                let source = prepared(&chosen.source);
-                // Names and caches of the environment outlive the request; its template must not.
-                let env = self.env.clone();
-                let own = env.template_from_str(&source);
-                own.and_then(|t| t.render(values))
+        match chosen.name {
+            Some(name) => {
+                let rendered = self.env.get_template(name).and_then(|t| t.render(values));
+                rendered.map_err(|error| refused(&error, self.env.fuel().unwrap_or(u64::MAX)))
             }
-        };
-        rendered.map_err(|error| refused(&error, self.env.fuel().unwrap_or(u64::MAX)))
+            None => apart(|| self.render_own(&chosen.source, values))
+                .unwrap_or_else(|reason| Err(CountError::NoTemplate { reason })),
+        }
     }
+
+    /// Renders a template that came with its request. All that it made is dropped here.
+    fn render_own(&self, source: &str, values: BTreeMap<String, Value>) -> Result<String, CountError> {
+        let broken = |reason| CountError::NoTemplate { reason };
+        let source = rewritten(source).map_err(broken)?;
+        // Names and caches of the environment outlive the request; its template must not.
+        let mut env = self.env.clone();
+        let fuel = self.env.fuel().unwrap_or(u64::MAX).min(OWN_FUEL);
+        env.set_fuel(Some(fuel));
+        let own = env.template_from_str(&source).map_err(|error| broken(error.to_string()))?;
+        own.render(values).map_err(|error| refused(&error, fuel))
+    }
+}
+
+/// Stack for work that recurses with a template's text or with values that it nests: touched only as
+/// far as it is used.
+const STACK: usize = 64 << 20;
+
+/// Steps for a template that came with a request: they bound how deep a value it can nest, and so what
+/// of the stack is used when that is dropped.
+const OWN_FUEL: u64 = 1_500_000;
+
+/// Does some work on a stack of its own.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, work).map_err(|error| error.to_string())?;
+        thread.join().map_err(|_| "it could not be read".to_owned())
+    })
 }
 
 /// A template, chosen for one conversation.
@@ -164,199 +222,5 @@ fn refused(error: &Error, fuel: u64) -> CountError {
     CountError::Template { reason }
 }
 
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    env.set_syntax(syntax.expect("the default delimiters are valid"));
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_unknown_method_callback(unknown_method_callback);
-    env.set_formatter(|out, state, value| {
-        match value.as_str() {
-            Some(text) => out.write_str(text).map_err(Error::from)?,
-            None => {
-                let text = python::str(value)?;
-                paid(state, text.len())?;
-                out.write_str(&text).map_err(Error::from)?;
-            }
-        }
-        Ok(())
-    });
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", |state: &State, value: Value| -> Result<String, Error> {
-        let text = python::str(&value)?;
-        paid(state, text.len())?;
-        Ok(text)
-    });
-    env.add_filter("join", join);
-    env.add_test("iterable", iterable);
-    env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, python::str(&message)?))
-    });
-    env
-}
-
-/// Charges for text made outside the engine's own accounts: one step for 64 bytes, as it does.
-fn paid(state: &State, bytes: usize) -> Result<(), Error> {
-    state.consume_fuel((bytes / 64) as u64)
-}
-
-/// Jinja2's test: whatever Python's `iter` takes; an undefined value is an empty iterable.
-fn iterable(value: &Value) -> bool {
-    let plain = matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number);
-    !plain && (value.is_undefined() || value.try_iter().is_ok())
-}
-
-/// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-fn tojson(state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let argument = |at: usize, name: &str| -> Result<Value, Error> {
-        let by_name = kwargs.get::<Option<Value>>(name)?;
-        Ok(by_name.or_else(|| args.get(at).cloned()).unwrap_or(Value::from(())))
-    };
-    let (ascii, indent) = (argument(0, "ensure_ascii")?, argument(1, "indent")?);
-    let (separators, sorted) = (argument(2, "separators")?, argument(3, "sort_keys")?);
-    kwargs.assert_all_used()?;
-    let indent = match indent.kind() {
-        ValueKind::None | ValueKind::Undefined => None,
-        ValueKind::String => Some(indent.to_string()),
-        _ => Some(" ".repeat(usize::try_from(indent)?.min(64))),
-    };
-    let (item, key) = match separators.kind() {
-        ValueKind::None | ValueKind::Undefined => {
-            (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
-        }
-        _ => (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string()),
-    };
-    let json = python::Json {
-        indent: indent.as_deref(),
-        item: &item,
-        key: &key,
-        ascii: ascii.is_true(),
-        sorted: sorted.is_true(),
-    };
-    let text = json.dumps(&value)?;
-    paid(state, text.len())?;
-    Ok(text)
-}
-
-/// `join(value, d="", attribute=None)` with Python's `str` of each item.
-fn join(state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let by_name = kwargs.get::<Option<Value>>("d")?;
-    let between = match by_name.as_ref().or_else(|| args.first()) {
-        Some(joiner) => python::str(joiner)?,
-        None => String::new(),
-    };
-    let attribute = kwargs.get::<Option<Value>>("attribute")?.or_else(|| args.get(1).cloned());
-    let mut out = String::new();
-    for (at, item) in value.try_iter()?.enumerate() {
-        let item = match &attribute {
-            Some(name) if !name.is_none() => item.get_item(name)?,
-            _ => item,
-        };
-        let before = out.len();
-        out.push_str(if at == 0 { "" } else { &between });
-        out.push_str(&python::str(&item)?);
-        paid(state, 64 + out.len() - before)?;
-    }
-    Ok(out)
-}
-
-/// The `generation` tag marks what the model said and changes nothing: it becomes `with`, which
-/// opens a scope as its call block does.
-fn prepared(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at + 2);
-        out.push_str(before);
-        rest = tag;
-        let inner = tag.trim_start_matches(['-', '+']);
-        let word = inner.trim_start();
-        for (old, new) in [("generation", "with"), ("endgeneration", "endwith")] {
-            let Some(after) = word.strip_prefix(old) else { continue };
-            if after.trim_start().trim_start_matches(['-', '+']).starts_with("%}") {
-                out.push_str(&tag[..tag.len() - word.len()]);
-                out.push_str(new);
-                rest = after;
-                break;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-    use std::time::Duration;
-
-    fn render(source: &str, context: serde_json::Value) -> Result<String, CountError> {
-        let mut templates = Templates::new([(DEFAULT.to_owned(), source.to_owned())]);
-        templates.set_fuel(200_000);
-        let chosen = templates.choose(None, false)?;
-        let serde_json::Value::Object(context) = context else { panic!("{context}") };
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_303);
-        templates.render(&chosen, context, Clock { now, offset_minutes: 0 })
-    }
-
-    #[test]
-    fn values_print_as_in_python() {
-        let context = json!({"x": {"a": [1, 1.0, null, true]}, "none": null});
-        assert_eq!(
-            render("{{ x }}|{{ none }}|{{ y }}", context).unwrap(),
-            "{'a': [1, 1.0, None, True]}|None|"
-        );
-        let list = json!({"x": [1, null, "a"]});
-        assert_eq!(render("{{ x | join('-') }}{{ x[0] | string }}", list).unwrap(), "1-None-a1");
-    }
-
-    #[test]
-    fn none_is_not_iterable_and_undefined_is() {
-        let source = "{{ none is iterable }}{{ 1 is iterable }}{{ 'a' is iterable }}{{ [] is iterable }}";
-        assert_eq!(render(source, json!({})).unwrap(), "FalseFalseTrueTrue");
-    }
-
-    #[test]
-    fn json_follows_python_with_every_option() {
-        let source = "{{ x|tojson }}{{ x|tojson(indent=2) }}{{ x|tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=true) }}";
-        let context = json!({"x": {"b": "é<", "a": 1}});
-        let want = "{\"b\": \"é<\", \"a\": 1}{\n  \"b\": \"é<\",\n  \"a\": 1\n}{\"a\":1,\"b\":\"\\u00e9<\"}";
-        assert_eq!(render(source, context).unwrap(), want);
-    }
-
-    #[test]
-    fn blocks_are_trimmed_and_line_ends_normalised() {
-        let source =
-            "{% if true %}\r\n  a\r\n  {% endif %}\r\nb{%- generation -%} c {%- endgeneration %}\r\n";
-        assert_eq!(render(source, json!({})).unwrap(), "  a\nbc");
-    }
-
-    #[test]
-    fn the_clock_is_given() {
-        assert_eq!(render("{{ strftime_now('%d %b %Y') }}", json!({})).unwrap(), "07 Mar 2026");
-        let in_macro = "{% macro m() %}{{ strftime_now('%Y') }}{% endmacro %}{{ m() }}";
-        assert_eq!(render(in_macro, json!({})).unwrap(), "2026");
-    }
-
-    #[test]
-    fn a_template_may_refuse() {
-        let error = render("{{ raise_exception('no ' ~ role) }}", json!({"role": "wizard"})).unwrap_err();
-        assert_eq!(error, CountError::Template { reason: "no wizard".to_owned() });
-        assert!(matches!(render("{{ a.b.c }}", json!({})), Err(CountError::Template { .. })));
-        assert!(matches!(render("{% if %}", json!({})), Err(CountError::NoTemplate { .. })));
-    }
-
-    #[test]
-    fn a_hostile_template_ends_by_its_fuel() {
-        for source in [
-            "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
-            "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
-            "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-            "{{ (range(99999) | list | string * 100) * 100 }}",
-        ] {
-            let rendered = render(source, json!({}));
-            assert!(rendered.is_err(), "{source}: {} bytes", rendered.unwrap().len());
-        }
-    }
-}
+mod tests;

