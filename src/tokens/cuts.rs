@@ -265,7 +265,7 @@ fn patterns(file: &Value) -> Option<Within> {
         return flag("use_regex").unwrap_or(true).then_some(Within::Patterns { newline: false });
     }
     let regexes: Vec<&str> = splits.iter().map(|step| regex(step)).collect::<Option<_>>()?;
-    let known = KNOWN.iter().any(|known| *known == regexes.as_slice());
+    let known = KNOWN.contains(&regexes.as_slice());
     (known && flag("use_regex") == Some(false)).then_some(Within::Patterns { newline: true })
 }
 
