@@ -121,9 +121,9 @@ impl Corpora {
                 |random: &mut fastrand::Rng| words[random.usize(0..words.len())].replace(['"', '\\'], "");
             let (a, b, c) = (word(&mut random), word(&mut random), word(&mut random));
             let (n, f) = (random.u32(0..100_000), random.f32());
-            let _ = write!(
+            let _ = writeln!(
                 json,
-                "{{\"id\": {n}, \"name\": \"{a} {b}\", \"score\": {f}, \"tags\": [\"{c}\", null, true]}},\n"
+                "{{\"id\": {n}, \"name\": \"{a} {b}\", \"score\": {f}, \"tags\": [\"{c}\", null, true]}},"
             );
         }
         let mixed = mixed(5 << 20, &mut random);
