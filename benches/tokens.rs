@@ -3,24 +3,29 @@
 //!
 //! `cargo bench --bench tokens` takes the tokenizers of `$KVGATE_TOKENIZERS` (`tests/real/tokenizers.sh DIR`
 //! fetches them), or without that the one of the simulated engine. `-- speed qwen3` runs one part for one of
-//! them; parts: speed turn hostile memory.
+//! them; parts: speed turn hostile memory, and `lanes`: how long a prompt of 1 KB waits beside some of 512 KB.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may stop, and prints")]
 
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cpu_time::ThreadTime;
-use kvgate::tokens::{Extent, Tokenizer};
+use kvgate::request::{Api, dialect};
+use kvgate::tokens::{Counter, Encoder, Extent, Settings, Tokenizer};
 
 fn main() {
     kvgate::tokens::one_thread_a_count();
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let parts = ["speed", "turn", "hostile", "memory"];
+    let parts = ["speed", "turn", "hostile", "memory", "lanes"];
     let wanted =
         |part: &str| !args.iter().any(|a| parts.contains(&a.as_str())) || args.iter().any(|a| a == part);
     let corpora = Corpora::read();
+    if wanted("lanes") {
+        lanes(&corpora);
+    }
     for (name, json) in tokenizers() {
         if !args.iter().all(|a| parts.contains(&a.as_str()) || *a == name) {
             continue;
@@ -245,6 +250,59 @@ fn turn(tokenizer: &mut Tokenizer, corpora: &Corpora) {
         100.0 * next.as_secs_f64() / alone.as_secs_f64(),
         100.0 * again.as_secs_f64() / alone.as_secs_f64(),
     );
+}
+
+/// A prompt of 1 KB through the lanes, alone and while eight clients have prompts of 512 KB counted without a pause.
+fn lanes(corpora: &Corpora) {
+    let folder =
+        std::env::var_os("KVGATE_TOKENIZERS").map(|dir| PathBuf::from(dir).join("llama3/tokenizer.json"));
+    let json = folder.and_then(|path| std::fs::read(path).ok());
+    let json = json.unwrap_or_else(|| kvgate::sim::tokenizer_json().to_vec());
+    let settings = Settings { cache_entries: 0, ..Settings::default() };
+    let encoder = Encoder::from_parts(&json, None, None).unwrap().with_options((&settings).into());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let counter = Counter::new(&settings);
+        counter.use_encoder(Arc::new(encoder), String::new());
+        let body = |text: &str| serde_json::json!({ "prompt": text }).to_string();
+        let text = &corpora.all[0].1;
+        let (short, long) =
+            (documents(text, 1 << 10, 2 << 20, 0), documents(text, 512 << 10, 3 << 20, 2 << 20));
+        let run = async || {
+            let mut times = Vec::new();
+            for text in short.iter().cycle().take(4000) {
+                let reading = dialect::read(Api::Completions, body(text).as_bytes()).unwrap();
+                let start = Instant::now();
+                counter.count(&reading, None, "short").await.unwrap();
+                times.push(start.elapsed());
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            times.sort_unstable();
+            [times[times.len() / 2], times[times.len() * 99 / 100]]
+        };
+        run().await;
+        let quiet = run().await;
+        let others: Vec<_> = (0..8)
+            .map(|number| {
+                let (counter, text) = (counter.clone(), body(long[number % long.len()]));
+                tokio::spawn(async move {
+                    let reading = dialect::read(Api::Completions, text.as_bytes()).unwrap();
+                    loop {
+                        let _ = counter.count(&reading, None, &format!("long {number}")).await;
+                    }
+                })
+            })
+            .collect();
+        let busy = run().await;
+        others.iter().for_each(tokio::task::JoinHandle::abort);
+        println!("a prompt of 1 KB through the lanes:  p50 {:?}  p99 {:?}", quiet[0], quiet[1]);
+        println!(
+            "beside counts of 512 KB:             p50 {:?}  p99 {:?}  ({:.2}x)",
+            busy[0],
+            busy[1],
+            busy[1].as_secs_f64() / quiet[1].as_secs_f64()
+        );
+    });
 }
 
 /// A kind of hostile text and what makes so many bytes of it.

@@ -25,7 +25,6 @@ use crate::operate::{self, AdminError, Handles, Heart};
 use crate::proxy::{self, Bodies, Forward, Parts, Pipeline};
 use crate::request::Shape;
 use crate::telemetry::{self, Event, Exporter};
-use crate::tokens::Truth;
 
 mod death;
 mod tokenizer;
@@ -120,7 +119,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let (snapshot, hints, changes, watching) = engine::watch::start(&config.engine, client.clone());
     let modes = Modes::new(&config.admit.mode);
     let gate = Gate::new(&config.admit, modes.clone());
-    let truth = Arc::new(Truth::default());
+    let truth = counter.truth();
     let heart = Heart::default();
     let settled = Arc::new(AtomicBool::new(false));
     let tasks = TaskTracker::new();

@@ -1,13 +1,14 @@
 //! `kvgate count`: prompt tokens of request bodies, one JSON line in, one out.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use time::{Date, Month, PrimitiveDateTime, Time};
@@ -73,10 +74,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let Args { api, now, ids, render, .. } = *args;
     let lines = Lines { encoder, api, now, ids, render };
-    match lines.answer(BufReader::new(io::stdin().lock()), io::stdout().lock()) {
+    let bar = progress();
+    let input = BufReader::new(bar.wrap_read(io::stdin().lock()));
+    let done = lines.answer(input, io::stdout().lock());
+    bar.finish_and_clear();
+    match done {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         done => done.map(|()| ExitCode::SUCCESS).context("counting lines"),
     }
+}
+
+/// A bar on stderr, for input and output that are no terminal: of the whole where stdin is a file.
+fn progress() -> ProgressBar {
+    if io::stdin().is_terminal() || io::stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let file = std::fs::metadata("/dev/stdin").ok().filter(std::fs::Metadata::is_file);
+    let bar =
+        ProgressBar::with_draw_target(file.map(|file| file.len()), ProgressDrawTarget::stderr_with_hz(5));
+    let style = "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    bar.with_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn load(args: &Args) -> Result<Encoder, String> {
@@ -87,8 +104,10 @@ fn load(args: &Args) -> Result<Encoder, String> {
         discover::find(&Settings::default(), args.tokenizer.to_str())
     };
     let path = path.map_err(|error| format!("--tokenizer {}: {error}", args.tokenizer.display()))?;
-    let encoder = Encoder::load(&path, args.chat_template.as_deref()).map_err(|error| error.to_string())?;
-    let settings = Settings { trust_request_chat_template: true, ..Settings::default() };
+    let encoder = Encoder::load(&path, args.chat_template.as_deref())
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let settings =
+        Settings { trust_request_chat_template: true, max_count_seconds: 600.0, ..Settings::default() };
     Ok(encoder.with_options(Options::from(&settings)))
 }
 

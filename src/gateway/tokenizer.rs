@@ -74,8 +74,11 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
     };
     let proof = prove(encoder.as_deref(), client).await;
     let (active, detail) = match (encoder, proof) {
-        (Some(encoder), Proof::Agrees | Proof::NoOracle) => {
+        (Some(encoder), proof @ (Proof::Agrees | Proof::NoOracle)) => {
             counter.use_encoder(encoder, found.clone());
+            if matches!(proof, Proof::Agrees) {
+                counter.use_engine(ask(client.clone()));
+            }
             (false, format!("prompts are counted with {found}"))
         }
         (Some(_), Proof::Differs { ours, engine }) => {

@@ -210,12 +210,7 @@ impl Handles {
         let now = Instant::now();
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let models: Vec<&str> = snapshot.facts.models.iter().map(|m| m.id.as_str()).collect();
-        let counts: Vec<Value> = self
-            .truth
-            .summary()
-            .into_iter()
-            .map(|(api, compared, drift)| json!({"api": api, "compared": compared, "drift_tokens": drift}))
-            .collect();
+        let counts = self.truth.summary();
         let books = self.gate.state();
         json!({
             "version": env!("CARGO_PKG_VERSION"),

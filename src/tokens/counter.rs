@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout};
 use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
 use super::lane::Lane;
-use super::{Certainty, Count, CountError, Encoder, Settings};
-use crate::request::{Prompt, PromptItem, Reading, Tokens};
+use super::{Certainty, Count, CountError, Encoder, Settings, Truth};
+use crate::request::{Api, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
 
 /// Counts prompts with whatever source there is. Cheap to clone; all clones share lanes and source.
@@ -55,6 +55,7 @@ struct Shared {
     counted: AtomicU32,
     asking: Semaphore,
     sources: RwLock<Sources>,
+    truth: Arc<Truth>,
 }
 
 #[derive(Clone, Default)]
@@ -82,12 +83,20 @@ impl Counter {
                 counted: AtomicU32::new(0),
                 asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
                 sources: RwLock::default(),
+                truth: Arc::default(),
             }),
         }
     }
 
+    /// The comparisons with the engine's own counts, which decide whether it is asked instead.
+    #[must_use]
+    pub fn truth(&self) -> Arc<Truth> {
+        Arc::clone(&self.shared.truth)
+    }
+
     /// Counts with this encoder from now on; `said_by` tells the operator where it came from.
     pub fn use_encoder(&self, encoder: Arc<Encoder>, said_by: String) {
+        self.shared.truth.begin_anew();
         self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).encoder =
             Some((encoder, said_by));
     }
@@ -152,6 +161,13 @@ impl Counter {
             return Ok(ask::put_together(reading, &[]));
         }
         let sources = self.sources();
+        let api = if matches!(reading.prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions };
+        if let Some(ask) = sources.engine.as_ref().filter(|_| self.shared.truth.asks_engine(api)) {
+            let count = self.asked(ask, reading).await;
+            if count.certain != Certainty::Unknown {
+                return Ok(count);
+            }
+        }
         let counted = match sources.encoder {
             Some((encoder, _)) => self.encode(encoder, reading, limit, tenant).await,
             None => Ok(Count::UNKNOWN),

@@ -61,6 +61,21 @@ async fn one_in_so_many_counts_is_checked_and_a_wrong_one_ends_the_trust() {
 }
 
 #[tokio::test]
+async fn where_counts_drift_again_and_again_the_engine_is_asked_and_ours_stands_in_for_it() {
+    let counter = Counter::new(&Settings::default());
+    let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
+    counter.use_encoder(Arc::new(Encoder::from_parts(json, None, None).unwrap()), String::new());
+    let read = reading(r#"{"prompt": "a text"}"#);
+    let ours = counter.count(&read, None, "t").await.unwrap();
+    (0..3).for_each(|_| counter.truth().compared(Api::Completions, 1, 2, "id"));
+    assert_eq!(counter.count(&read, None, "t").await, Ok(ours), "nobody to ask");
+    counter.use_engine(answering(77));
+    assert_eq!(counter.count(&read, None, "t").await.unwrap().total, Tokens(77));
+    counter.use_engine(Arc::new(|_| Box::pin(async { Err("no".to_owned()) })));
+    assert_eq!(counter.count(&read, None, "t").await, Ok(ours));
+}
+
+#[tokio::test]
 async fn a_tenant_that_has_used_up_its_share_is_told_and_others_are_counted() {
     let counter = Counter::new(&Settings { inline_bytes: 0, ..Settings::default() });
     let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
