@@ -5,31 +5,9 @@
 //! the engine for another reason, which is its own to say. A prompt that is larger than the whole
 //! KV pool is accepted by the engine and then waits for ever.
 
-use crate::request::{Shape, Tokens};
+use crate::request::{Certainty, Count, Shape, Tokens};
 
 use super::rejection::{LimitSource, Rejection};
-
-/// How sure a count is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certainty {
-    /// It is what the engine will see.
-    Exact,
-    /// It is at least so much.
-    AtLeast,
-    /// Nobody counted.
-    Unknown,
-}
-
-/// The count of one request, as far as this rule needs it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
-    /// Tokens of all prompts together.
-    pub total: Tokens,
-    /// Tokens of the longest single prompt: what the engine compares.
-    pub longest: Tokens,
-    /// How sure both are.
-    pub certain: Certainty,
-}
 
 /// The limits that hold for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -31,7 +31,7 @@ pub use capacity::{
     Books, Candidate, CapacitySettings, Flight, HeldBy, Job, Outlook, Room, Timeline, Verdict, Why, decide,
 };
 pub use gate::{Gate, GateState};
-pub use length::{Certainty, Count, Limits};
+pub use length::Limits;
 pub use mode::{Mode, ModeSettings, Modes, Rule};
 pub use permit::Permit;
 pub use predict::Predictor;

@@ -13,8 +13,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use time::{Date, Month, PrimitiveDateTime, Time};
 
-use crate::request::{Api, Prompt, dialect};
-use crate::tokens::{Certainty, Encoder, Options, Settings, discover};
+use crate::request::{Api, Certainty, Prompt, dialect};
+use crate::tokens::{Encoder, Options, Settings, discover};
 
 /// Longest line read, in bytes; a longer one is answered with an error.
 const MAX_LINE: usize = 64 << 20;

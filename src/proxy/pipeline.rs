@@ -25,10 +25,11 @@ use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
-    self, Api, Client, ClientId, Prompt, ReadError, Reading, RequestId, Route, Shape, TenantKey, Tokens,
+    self, Api, Certainty, Client, ClientId, Count, Prompt, ReadError, Reading, RequestId, Route, Shape,
+    TenantKey, Tokens,
 };
 use crate::telemetry::{self, Event};
-use crate::tokens::{self, Count, CountError, Counter, Truth};
+use crate::tokens::{CountError, Counter, Truth};
 
 /// What the data port works with; built once by `gateway`.
 pub struct Parts {
@@ -344,7 +345,7 @@ impl Pipeline {
         let Some(Reading { mut shape, prompt, .. }) = reading else {
             return Ok(Admitted { head, record, body, reserved: Tokens::ZERO, shape: None });
         };
-        let exact = count.as_ref().filter(|c| c.certain == tokens::Certainty::Exact).map(|c| c.total.get());
+        let exact = count.as_ref().filter(|c| c.certain == Certainty::Exact).map(|c| c.total.get());
         shape.prompt_tokens = exact;
         record.about.prompt = exact;
         if let (Some(entry), Some(tokens)) = (record.entry(), exact) {

@@ -9,8 +9,7 @@ use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
 use crate::admit::{Limits, Mode, OutputRule, Rule, length};
-use crate::request::{Api, Client, Shape, Tokens};
-use crate::tokens::{self, Count};
+use crate::request::{Api, Client, Count, Shape, Tokens};
 
 /// How long ago a request that may have killed the engine was sent at most.
 const IN_PREFILL: Duration = Duration::from_secs(10);
@@ -32,7 +31,7 @@ impl Pipeline {
             && self.parts.modes.get(Rule::Length) != Mode::Off
         {
             let limits = self.limits(shape, record.about.api);
-            let verdict = length::check(&limits, &for_length(count), shape).map_err(Refusal::from);
+            let verdict = length::check(&limits, count, shape).map_err(Refusal::from);
             self.judge(Rule::Length, verdict, record)?;
         }
         Ok(())
@@ -102,14 +101,4 @@ impl Pipeline {
 pub(super) fn smallest(limits: &Limits) -> Option<Tokens> {
     let all = [limits.engine, limits.configured, limits.profiled];
     all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
-}
-
-/// The count in the words of the length rule.
-fn for_length(count: &Count) -> length::Count {
-    let certain = match count.certain {
-        tokens::Certainty::Exact => length::Certainty::Exact,
-        tokens::Certainty::AtLeast => length::Certainty::AtLeast,
-        tokens::Certainty::Unknown => length::Certainty::Unknown,
-    };
-    length::Count { total: count.total, longest: count.longest, certain }
 }

@@ -5,6 +5,7 @@
 //! Nothing here counts tokens, admits or forwards.
 
 mod client;
+mod count;
 pub mod dialect;
 mod id;
 mod prompt;
@@ -12,6 +13,7 @@ mod shape;
 mod tokens;
 
 pub use client::{Client, Tenant, TenantKey};
+pub use count::{Certainty, Count};
 pub use dialect::{ReadError, Reading, Route, is_known, route};
 pub use id::{ClientId, RequestId, engine_id};
 pub use prompt::{ChatPrompt, Prompt, PromptItem};

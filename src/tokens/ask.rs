@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::Count;
-use crate::request::{Prompt, PromptItem, Reading, Tokens};
+use crate::request::{Count, Prompt, PromptItem, Reading, Tokens};
 
 /// Sends one body to the engine's `/tokenize` and answers its `count`, or why not.
 pub type Ask = Arc<dyn Fn(Value) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send>> + Send + Sync>;

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout};
 use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
 use super::lane::Lane;
-use super::{Certainty, Count, CountError, Encoder, Settings, Truth};
-use crate::request::{Api, Prompt, PromptItem, Reading, Tokens};
+use super::{CountError, Encoder, Settings, Truth};
+use crate::request::{Api, Certainty, Count, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
 
 /// Counts prompts with whatever source there is. Cheap to clone; all clones share lanes and source.

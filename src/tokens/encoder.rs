@@ -12,8 +12,8 @@ use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
 use super::template::{Clock, Templates};
 use super::tokenizer::{Extent, Tokenizer};
-use super::{Certainty, Count, CountError, continued, conversation};
-use crate::request::{ChatPrompt, Prompt, PromptItem, Reading, Tokens};
+use super::{CountError, continued, conversation};
+use crate::request::{Certainty, ChatPrompt, Count, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{self, Event};
 
 /// What of the settings an encoder obeys.

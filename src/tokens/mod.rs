@@ -8,7 +8,7 @@
 //! back to asking the engine ([`Ask`]); [`discover`] finds the files.
 //!
 //! Known limits: audio and video are not counted, nor images whose size or model is not known
-//! ([`Certainty::AtLeast`]); models whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
+//! ([`crate::request::Certainty::AtLeast`]); models whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
 //! their template, and the drift comparison shows where that is not the same.
 
 mod allowance;
@@ -38,7 +38,7 @@ mod truth;
 
 pub use ask::{Ask, count_bodies_for_tokenize};
 pub use backend::one_thread_a_count;
-pub use count::{Certainty, Count, CountError};
+pub use count::CountError;
 pub use counter::{Counter, SourceInfo};
 pub use encoder::{Encoder, Options};
 pub use files::LoadError;

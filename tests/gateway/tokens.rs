@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use kvgate::request::{Api, Prompt, Reading, Route, Tokens, dialect, route};
-use kvgate::tokens::{Certainty, Count, CountError, Counter, Encoder, Settings};
+use kvgate::request::{Api, Certainty, Count, Prompt, Reading, Route, Tokens, dialect, route};
+use kvgate::tokens::{CountError, Counter, Encoder, Settings};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
