@@ -75,11 +75,18 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
     let proof = prove(encoder.as_deref(), client).await;
     let (active, detail) = match (encoder, proof) {
         (Some(encoder), proof @ (Proof::Agrees | Proof::NoOracle)) => {
+            let (library, why_slow) = encoder.tokenizer().backend().path();
+            let slow = why_slow.map_or_else(String::new, |why| format!(" ({why})"));
+            let chats = encoder.renderer().map_or_else(String::new, |by| {
+                format!(
+                    "; the engine renders chats with {by}: its /tokenize is asked for them where it has one"
+                )
+            });
             counter.use_encoder(encoder, found.clone());
             if matches!(proof, Proof::Agrees) {
                 counter.use_engine(ask(client.clone()));
             }
-            (false, format!("prompts are counted with {found}"))
+            (false, format!("prompts are counted with {found} by {library}{slow}{chats}"))
         }
         (Some(_), Proof::Differs { ours, engine }) => {
             counter.use_nothing();
@@ -143,7 +150,9 @@ async fn prove(encoder: Option<&Encoder>, client: &engine::Client) -> Proof {
     for (api, body) in probes {
         let Ok(engine) = tokenize(client, &body).await else { continue };
         answered = true;
-        let ours = encoder.and_then(|e| {
+        // Chats that the engine renders otherwise than by a template are its own to count.
+        let theirs = |e: &&Encoder| api == Api::Chat && e.renderer().is_some();
+        let ours = encoder.filter(|e| !theirs(e)).and_then(|e| {
             let reading = dialect::read(api, body.to_string().as_bytes()).ok()?;
             Some(e.count(&reading, SystemTime::now(), None).ok()?.total.get())
         });

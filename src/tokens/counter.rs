@@ -36,11 +36,14 @@ pub struct SourceInfo {
     pub library: Option<&'static str>,
     /// Why it is not the fastest one.
     pub why_slow: Option<String>,
+    /// What renders conversations in the engine where it is no template: the engine is then asked for their
+    /// counts, where it can be.
+    pub renderer: Option<&'static str>,
 }
 
 impl SourceInfo {
     const fn of(kind: &'static str) -> Self {
-        Self { kind, said_by: None, library: None, why_slow: None }
+        Self { kind, said_by: None, library: None, why_slow: None, renderer: None }
     }
 }
 
@@ -118,7 +121,14 @@ impl Counter {
         match (sources.encoder, sources.engine) {
             (Some((encoder, said_by)), _) => {
                 let (library, why_slow) = encoder.tokenizer().backend().path();
-                SourceInfo { kind: "tokenizer", said_by: Some(said_by), library: Some(library), why_slow }
+                let renderer = encoder.renderer();
+                SourceInfo {
+                    kind: "tokenizer",
+                    said_by: Some(said_by),
+                    library: Some(library),
+                    why_slow,
+                    renderer,
+                }
             }
             (None, Some(_)) => {
                 SourceInfo { said_by: Some("/tokenize".to_owned()), ..SourceInfo::of("engine") }
@@ -162,7 +172,9 @@ impl Counter {
         }
         let sources = self.sources();
         let api = if matches!(reading.prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions };
-        if let Some(ask) = sources.engine.as_ref().filter(|_| self.shared.truth.asks_engine(api)) {
+        let elsewhere = sources.encoder.as_ref().is_some_and(|(encoder, _)| encoder.renderer().is_some());
+        let theirs = self.shared.truth.asks_engine(api) || (elsewhere && api == Api::Chat);
+        if let Some(ask) = sources.engine.as_ref().filter(|_| theirs) {
             let count = self.asked(ask, reading).await;
             if count.certain != Certainty::Unknown {
                 return Ok(count);

@@ -57,6 +57,8 @@ pub struct Encoder {
     templates: Templates,
     special_tokens: Map<String, Value>,
     options: Options,
+    /// What renders conversations in the engine, where it is no template.
+    renderer: Option<&'static str>,
     /// What images cost; none where the model sees none or its rule is not known.
     vision: Option<Vision>,
 }
@@ -98,7 +100,7 @@ impl Encoder {
     }
 
     fn new(files: Files) -> Result<Self, LoadError> {
-        let special_tokens = files.special_tokens();
+        let (special_tokens, renderer) = (files.special_tokens(), files.renderer);
         let mut templates = Templates::new(files.templates.iter().cloned());
         let longest = files.tokenizer_json.clone();
         let tokenizer = Tokenizer::with(files.tokenizer_json, files.reference_only)?;
@@ -113,6 +115,7 @@ impl Encoder {
             tokenizer,
             options,
             vision: None,
+            renderer,
         })
     }
 
@@ -180,6 +183,13 @@ impl Encoder {
             return Ok(Count::exact(Tokens(total.tokens)));
         }
         Ok(Count { certain: Certainty::AtLeast, ..Count::exact(Tokens::from(ids.len())) })
+    }
+
+    /// What renders conversations in the engine where it is no Jinja template: counts of chats by the template may
+    /// then be wrong.
+    #[must_use]
+    pub const fn renderer(&self) -> Option<&'static str> {
+        self.renderer
     }
 
     /// Whether a faster library than the reference counts.

@@ -40,7 +40,22 @@ pub struct Files {
     pub templates: Vec<(String, String)>,
     /// Whether the reference library alone counts.
     pub reference_only: bool,
+    /// What renders conversations in the engine, where it is no Jinja template.
+    pub renderer: Option<&'static str>,
 }
+
+/// What vLLM (0.32 `renderers/`, `tokenizers/registry.py`) renders conversations with, by the `model_type` of
+/// `config.json`, where it is no template.
+const RENDERERS: [(&str, &str); 8] = [
+    ("gpt_oss", "harmony"),
+    ("deepseek_v32", "the encoder of DeepSeek V3.2"),
+    ("deepseek_v4", "the encoder of DeepSeek V4"),
+    ("kimi_k2", "the encoder of Kimi"),
+    ("kimi_k25", "the encoder of Kimi"),
+    ("kimi_linear", "the encoder of Kimi"),
+    ("kimi_vl", "the encoder of Kimi"),
+    ("grok2", "the encoder of Grok 2"),
+];
 
 impl Files {
     /// Reads a model's directory, or a `tokenizer.json` with what lies beside it.
@@ -66,7 +81,7 @@ impl Files {
             None => found(&dir)?,
         };
         let templates = if templates.is_empty() { configured(&config) } else { templates };
-        Ok(Self { tokenizer_json, config, templates, reference_only: false })
+        Ok(Self { tokenizer_json, config, templates, reference_only: false, renderer: renderer(&dir)? })
     }
 
     /// The same from bytes.
@@ -81,7 +96,13 @@ impl Files {
             Some(text) => vec![(DEFAULT.to_owned(), text.to_owned())],
             None => configured(&config),
         };
-        Ok(Self { tokenizer_json: tokenizer_json.to_vec(), config, templates, reference_only: false })
+        Ok(Self {
+            tokenizer_json: tokenizer_json.to_vec(),
+            config,
+            templates,
+            reference_only: false,
+            renderer: None,
+        })
     }
 
     /// The special tokens that templates see (transformers `special_tokens_map`).
@@ -91,6 +112,18 @@ impl Files {
         let text = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(Value::from);
         NAMES.iter().filter_map(|name| Some(((*name).to_owned(), text(self.config.get(*name)?)?))).collect()
     }
+}
+
+/// What renders this model's conversations, where it is no template.
+fn renderer(dir: &Path) -> Result<Option<&'static str>, LoadError> {
+    // vLLM takes Mistral's own library where its file is there.
+    if dir.join("tekken.json").is_file() {
+        return Ok(Some("mistral-common"));
+    }
+    let Some(bytes) = optional(&dir.join("config.json"))? else { return Ok(None) };
+    let config: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    Ok(RENDERERS.iter().find(|(name, _)| *name == kind).map(|(_, by)| *by))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
@@ -152,5 +185,24 @@ fn configured(config: &Map<String, Value>) -> Vec<(String, String)> {
             .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
             .collect(),
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_rendered_without_a_template_is_known_by_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(renderer(dir.path()).unwrap(), None);
+        fs::write(dir.path().join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
+        assert_eq!(renderer(dir.path()).unwrap(), None);
+        fs::write(dir.path().join("config.json"), r#"{"model_type": "gpt_oss"}"#).unwrap();
+        assert_eq!(renderer(dir.path()).unwrap(), Some("harmony"));
+        fs::write(dir.path().join("config.json"), "no JSON").unwrap();
+        assert_eq!(renderer(dir.path()).unwrap(), None);
+        fs::write(dir.path().join("tekken.json"), "{}").unwrap();
+        assert_eq!(renderer(dir.path()).unwrap(), Some("mistral-common"));
     }
 }

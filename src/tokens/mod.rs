@@ -8,8 +8,9 @@
 //! back to asking the engine ([`Ask`]); [`discover`] finds the files.
 //!
 //! Known limits: audio and video are not counted, nor images whose size or model is not known
-//! ([`crate::request::Certainty::AtLeast`]); models whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by
-//! their template, and the drift comparison shows where that is not the same.
+//! ([`crate::request::Certainty::AtLeast`]); chats of models
+//! whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by the engine's
+//! `/tokenize`, or where it has none by their template; the drift comparison shows where that is not the same.
 
 mod allowance;
 mod ask;
