@@ -353,3 +353,20 @@ async fn many_at_once_are_all_served_without_a_preemption() {
     assert_eq!(sim.stats().preemptions, 0);
     gate.idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_takes_too_long_to_count_is_refused_and_not_sent() {
+    let vast = sim::Settings { pool_tokens: 20_000_000, max_model_len: 10_000_000, ..small() };
+    let (sim, gate) = simulated(vast, |c| {
+        c.tokens.max_count_seconds = 0.01;
+        c.proxy.max_body_bytes = 16 << 20;
+    })
+    .await;
+    let run = completion(&json!({"prompt": "x".repeat(4 << 20), "max_tokens": 1}));
+    let answer = gate.ask(&run).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "request_too_large"));
+    assert_eq!(answer.header("x-should-retry"), Some("false"));
+    assert!(answer.text().contains("tokens.max_count_seconds"), "{}", answer.text());
+    assert_eq!(gate.ask(completion(&json!({"prompt": "Hi", "max_tokens": 1}))).await.status, 200);
+    assert_eq!(sim.stats().prompts_seen.len(), 1);
+}
