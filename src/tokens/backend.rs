@@ -19,7 +19,7 @@ use unicode_normalization_alignments::UnicodeNormalization as _;
 use super::count::CountError;
 use super::cuts;
 use super::files::LoadError;
-use super::runs::{self, Lengths};
+use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
 
 /// The tokenizers of one model.
@@ -29,8 +29,7 @@ pub struct Backend {
     /// Whether texts with a corner ([`selfcheck::CORNERS`]) are counted by the reference.
     corners: bool,
     lengths: Lengths,
-    /// Whether small letters and capitals are told apart before merging.
-    cases: bool,
+    kinds: Kinds,
     added: Vec<String>,
     /// Set when a fast count was seen to be wrong.
     distrusted: AtomicBool,
@@ -80,7 +79,7 @@ impl Backend {
             reference.get_added_tokens_decoder().into_iter().map(|(id, token)| (id, token.content)).collect();
         added.sort_unstable();
         let added: Vec<String> = added.into_iter().map(|(_, content)| content).collect();
-        let (byte_level, cases) = (cuts::is_byte_level(&file), cuts::tells_cases_apart(&file));
+        let (byte_level, kinds) = (cuts::is_byte_level(&file), cuts::kinds(&file));
         let fast = if only_reference {
             Err("switched off (tokens.reference_only)".to_owned())
         } else {
@@ -96,7 +95,7 @@ impl Backend {
             fast,
             corners,
             lengths,
-            cases,
+            kinds,
             added,
             distrusted: AtomicBool::new(false),
             why_slow,
@@ -176,7 +175,7 @@ impl Backend {
         }
         if let Some(fast) = self.fast_for(part) {
             let in_chunks = if run {
-                runs::count(part, &self.lengths, self.cases, |text| fast.ids(text, false))
+                runs::count(part, &self.lengths, self.kinds, |text| fast.ids(text, false))
             } else {
                 Ok(None)
             };

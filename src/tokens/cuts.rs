@@ -27,6 +27,8 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use serde_json::Value;
 
+use super::runs::Kinds;
+
 /// A tokenizer's places.
 #[derive(Debug)]
 pub struct Cuts {
@@ -227,11 +229,15 @@ pub fn is_byte_level(file: &Value) -> bool {
         .is_some_and(|steps| steps.iter().any(|step| kind(step) == "ByteLevel"))
 }
 
-/// Whether the pattern has small letters and capitals in different pre-tokens (o200k, tekken); so for unknown ones.
-pub fn tells_cases_apart(file: &Value) -> bool {
+/// What the patterns keep in one pre-token: o200k and tekken tell cases apart, DeepSeek's leaves joiners out of its
+/// symbols.
+pub fn kinds(file: &Value) -> Kinds {
     let steps = steps(file, "pre_tokenizer", "pretokenizers").unwrap_or_default();
-    let mut regexes = steps.iter().filter_map(|step| regex(step)).peekable();
-    regexes.peek().is_some() && regexes.any(|regex| regex.contains(r"\p{Lu}"))
+    let regexes: Vec<&str> = steps.iter().filter_map(|step| regex(step)).collect();
+    Kinds {
+        cases: regexes.iter().any(|regex| regex.contains(r"\p{Lu}")),
+        joiners: !regexes.iter().any(|regex| regex.contains(r"[\p{P}\p{S}]")),
+    }
 }
 
 /// Whether a step splits by a known pattern, alone, that matches every character: what is removed and what

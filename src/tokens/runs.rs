@@ -14,8 +14,8 @@
 //! within the overlap, the run is counted at once.
 //!
 //! That holds within one pre-token. A run is taken only of such characters as the known patterns ([`super::cuts`])
-//! keep in one: letters (of one case where the pattern tells them apart), ideographs and kana, blanks, ASCII punctuation, or
-//! one and the same character that is no number. The rest from p on is then split as in the whole, since all alternatives
+//! keep in one: letters (of one case where the pattern tells them apart), ideographs and kana, blanks, ASCII punctuation
+//! and pictures, or one and the same character that is no number. The rest from p on is then split as in the whole, since all alternatives
 //! take as much as they can of their own kind. Blanks with line ends among them are one pre-token up to the
 //! last line end (`\s*[\r\n]+`), so there p lies before the last of the chunk. That a vocabulary's entry stands for
 //! its text unmerged (`ignore_merges`) concerns no pre-token that is longer than any entry.
@@ -26,6 +26,15 @@ use super::count::CountError;
 pub const CHUNK: usize = 16 << 10;
 /// Bytes of a chunk that the next one counts again.
 const OVERLAP: usize = 1 << 10;
+
+/// What the pattern keeps in one pre-token, beyond what all do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds {
+    /// Small letters and capitals are told apart.
+    pub cases: bool,
+    /// The zero-width joiner is a symbol like those that it joins.
+    pub joiners: bool,
+}
 
 /// How many bytes of text each token stands for.
 #[derive(Debug, Clone)]
@@ -65,20 +74,19 @@ impl Lengths {
 type Ends = Vec<(usize, u32)>;
 
 /// Counts `text` with `encode`, its long runs in chunks; `None` where it has none, or where that does not work out.
-/// `cases` says that the pattern tells small letters and capitals apart.
 ///
 /// # Errors
 /// Those of `encode`.
 pub fn count(
     text: &str,
     lengths: &Lengths,
-    cases: bool,
+    kinds: Kinds,
     encode: impl Fn(&str) -> Result<Vec<u32>, CountError>,
 ) -> Result<Option<u64>, CountError> {
     let (mut at, mut tokens) = (0, 0);
     // Tokens of the chunk before that reach into the next one.
     let mut before: Ends = Vec::new();
-    while let Some(start) = long_run(text, at, cases) {
+    while let Some(start) = long_run(text, at, kinds) {
         let end = text.floor_char_boundary(start + CHUNK);
         let ids = encode(&text[at..end])?;
         let Some(ends) = ends(&ids, lengths, at, end) else { return Ok(None) };
@@ -141,10 +149,10 @@ fn common(before: &Ends, after: &Ends, from: usize) -> Option<(usize, usize)> {
 }
 
 /// Where the next long run begins, at or after `from`.
-fn long_run(text: &str, from: usize, cases: bool) -> Option<usize> {
+fn long_run(text: &str, from: usize, kinds: Kinds) -> Option<usize> {
     let (mut start, mut kind) = (from, None);
     for (at, c) in text[from..].char_indices().map(|(at, c)| (from + at, c)) {
-        let now = class(c, cases);
+        let now = class(c, kinds);
         if now.is_none() || now != kind {
             (start, kind) = (at, now);
         } else if at - start >= 2 * CHUNK {
@@ -155,12 +163,12 @@ fn long_run(text: &str, from: usize, cases: bool) -> Option<usize> {
 }
 
 /// What a character can form a run with.
-fn class(c: char, cases: bool) -> Option<u32> {
+fn class(c: char, Kinds { cases, joiners }: Kinds) -> Option<u32> {
     match c {
         'a'..='z' if cases => Some(1),
         'A'..='Z' if cases => Some(2),
         'a'..='z' | 'A'..='Z' => Some(1),
-        // Latin, Greek and Cyrillic letters; those with a case of their own or none stay alone above.
+        // Latin, Greek and Cyrillic letters; where cases are told apart, each stands alone below.
         'À'..='Ö' | 'Ø'..='ö' | 'ø'..='ƺ' | 'Α'..='Ρ' | 'Σ'..='Ω' | 'α'..='ω' | 'А'..='я' if !cases => {
             Some(1)
         }
@@ -168,8 +176,11 @@ fn class(c: char, cases: bool) -> Option<u32> {
         ' ' | '\t' | '\r' | '\n' | '\u{b}' | '\u{c}' | '\u{a0}' | '\u{3000}' | '\u{2002}'..='\u{200a}' => {
             Some(4)
         }
-        _ if c.is_ascii_punctuation() => Some(5),
         _ if c.is_numeric() => None,
+        // Symbols and punctuation; of the pictures only those that were symbols in every Unicode since 8.
+        _ if c.is_ascii_punctuation() => Some(5),
+        '\u{1F300}'..='\u{1F3FA}' | '\u{1F400}'..='\u{1F64F}' | '\u{1F680}'..='\u{1F6D0}' => Some(5),
+        '\u{200D}' if joiners => Some(5),
         _ => Some(16 + u32::from(c)),
     }
 }
@@ -178,6 +189,9 @@ fn class(c: char, cases: bool) -> Option<u32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const TOGETHER: Kinds = Kinds { cases: false, joiners: true };
+    const APART: Kinds = Kinds { cases: true, joiners: false };
 
     /// Merges by rank, leftmost first, with a plain loop: tokens are letters, or two tokens that merge.
     #[derive(Debug, Clone)]
@@ -256,18 +270,20 @@ mod tests {
             Ok([vec![27; fours], vec![26; rest / 2], vec![0; rest % 2]].concat())
         };
         let text = "a".repeat(10 * CHUNK + 3);
-        assert_eq!(count(&text, &toy.lengths(), false, encode), Ok(Some((10 * CHUNK / 4 + 2) as u64)));
+        assert_eq!(count(&text, &toy.lengths(), TOGETHER, encode), Ok(Some((10 * CHUNK / 4 + 2) as u64)));
         assert!(calls.get() > 8);
-        assert_eq!(count(&text[..CHUNK], &toy.lengths(), false, encode), Ok(None));
+        assert_eq!(count(&text[..CHUNK], &toy.lengths(), TOGETHER, encode), Ok(None));
         let wrong = Lengths(vec![1; 30]);
-        assert_eq!(count(&text, &wrong, false, encode), Ok(None), "lengths that do not add up");
+        assert_eq!(count(&text, &wrong, TOGETHER, encode), Ok(None), "lengths that do not add up");
     }
 
     #[test]
     fn letters_of_two_cases_are_two_runs_where_the_pattern_says_so() {
         let text = "aB".repeat(2 * CHUNK);
-        assert_eq!((long_run(&text, 0, true), long_run(&text, 0, false)), (None, Some(0)));
-        assert_eq!(long_run(&format!("1 {}", "!'?".repeat(CHUNK)), 0, true), Some(2));
-        assert_eq!(long_run(&"7".repeat(4 * CHUNK), 0, true), None);
+        assert_eq!((long_run(&text, 0, APART), long_run(&text, 0, TOGETHER)), (None, Some(0)));
+        assert_eq!(long_run(&format!("1 {}", "!'?".repeat(CHUNK)), 0, APART), Some(2));
+        assert_eq!(long_run(&"7".repeat(4 * CHUNK), 0, APART), None);
+        let family = "\u{1F469}\u{200D}\u{1F467}!".repeat(CHUNK / 2);
+        assert_eq!((long_run(&family, 0, APART), long_run(&family, 0, TOGETHER)), (None, Some(0)));
     }
 }

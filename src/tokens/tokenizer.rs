@@ -20,7 +20,7 @@ const PART_FROM: usize = 192;
 const SPACING: usize = 512;
 const MOST_BEGINNINGS: usize = 1024;
 /// A part is counted in pieces of about this many bytes, where it has places to cut.
-const PIECE: usize = 32 << 10;
+const PIECE: usize = 16 << 10;
 /// What a run without a place costs at most, nanoseconds a byte: with a budget, it is not begun where it
 /// cannot end in time. (The reference took 0.75 on the worst of 26 kinds of hostile megabytes.)
 const RUN_NANOS: u64 = 200;

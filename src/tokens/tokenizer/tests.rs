@@ -91,21 +91,33 @@ fn long(random: &mut fastrand::Rng, added: &[String]) -> String {
     let mut long = text(random, added, 2000);
     for _ in 0..random.usize(1..4) {
         let length = random.usize(10_000..150_000);
-        let alphabet = [
+        const ALPHABETS: [&str; 24] = [
             "a",
             "ab",
             "abcdefghijklmnopqrstuvwxyz",
             "QWERTYUIOP",
+            "aAbBcC",
             " ",
             "\n",
             "\r\n",
+            " \t",
+            " \n",
+            "\u{a0} \u{3000}",
             "!",
-            "#$%&*+",
+            "#$%&*+'",
             "的一是不了人我在",
+            "かな漢字カナ",
             "\u{301}",
+            "\u{301}\u{323}",
             "=-",
             "é",
-        ][random.usize(0..13)];
+            "éàüÉÀÜ",
+            "АаБбВв",
+            "🙂!",
+            "👩\u{200d}👧",
+            "ᄀ",
+        ];
+        let alphabet = ALPHABETS[random.usize(0..ALPHABETS.len())];
         let letters: Vec<char> = alphabet.chars().collect();
         long.extend((0..length / letters[0].len_utf8()).map(|_| letters[random.usize(0..letters.len())]));
         let bytes = random.usize(0..3000);
@@ -195,7 +207,7 @@ fn real_tokenizers_are_counted_as_the_reference_counts() {
         let mut random = fastrand::Rng::with_seed(strings);
         let (mut wrong, mut in_chunks) = (0, 0);
         for number in 0..strings {
-            let made = if number % 2000 == 0 {
+            let made = if number % 1000 == 0 {
                 in_chunks += 1;
                 long(&mut random, &added)
             } else {
