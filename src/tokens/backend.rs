@@ -120,6 +120,12 @@ impl Backend {
         self.corners
     }
 
+    /// What the pattern keeps together.
+    #[must_use]
+    pub const fn kinds(&self) -> Kinds {
+        self.kinds
+    }
+
     /// From now on the reference serves.
     pub fn distrust(&self) {
         self.distrusted.store(true, Ordering::Relaxed);

@@ -307,12 +307,15 @@ fn weight(prompt: &Prompt) -> usize {
 
 fn value_weight(value: &Value) -> usize {
     match value {
-        // Of an image only the head is read.
-        Value::String(text) if text.starts_with("data:") => 1024,
         Value::String(text) => text.len() + 4,
         Value::Array(items) => items.iter().map(value_weight).sum::<usize>() + 4,
         Value::Object(map) => {
-            map.iter().map(|(key, value)| key.len() + 4 + value_weight(value)).sum::<usize>() + 4
+            let weight = |(key, value): (&String, &Value)| {
+                // Of an image only the head is read.
+                let image = key == "image_url" && map.contains_key("type");
+                key.len() + 4 + if image { 4096.min(value_weight(value)) } else { value_weight(value) }
+            };
+            map.iter().map(weight).sum::<usize>() + 4
         }
         _ => 8,
     }

@@ -14,7 +14,8 @@
 //! splitting patterns ([`Patterns`]) of byte-level BPE no alternative has a blank but at its start or
 //! within a run of blanks: a blank after a character that is none begins a pre-token. The part
 //! before ends with no blank, so that the only look-ahead, `\s+(?!\S)`, does not reach over the cut; there is no
-//! look-behind. No alternative holds both an ASCII letter and a digit. A newline before an ASCII letter ends one where
+//! look-behind. No alternative holds both an ASCII letter and a digit, nor a digit and punctuation, nor a letter
+//! and punctuation behind it but the apostrophe. A newline before an ASCII letter ends one where
 //! `\s*[\r\n]+` comes before the other alternatives for blanks, and full-width punctuation after an
 //! ideograph begins one, as letters never hold punctuation behind them. NFC composes over none of these places.
 //!
@@ -88,8 +89,11 @@ impl Cuts {
     /// Reads a `tokenizer.json` (`tokenizers` 0.23): its places, none where they are not certain.
     pub fn read(file: &Value) -> Self {
         let added = added(file);
-        let within = if plain_within(file, added.is_some()) { within(file) } else { Within::Nowhere };
-        Self { added, within }
+        let cuts = Self { added, within: within(file) };
+        // A place within an added token that may stand in a part would cut it in two.
+        let whole = tokens_within(file, cuts.added.is_some())
+            .is_some_and(|all| all.iter().all(|token| cuts.place(token, 1).is_none()));
+        if whole { cuts } else { Self { within: Within::Nowhere, ..cuts } }
     }
 
     /// No place at all.
@@ -151,7 +155,8 @@ impl Cuts {
                 let (after, before) = (*bytes.get(at)?, bytes[at - 1]);
                 let place = match after {
                     b' ' => !blank_before(text, at),
-                    b'0'..=b'9' => before.is_ascii_alphabetic(),
+                    b'0'..=b'9' => before.is_ascii_alphabetic() || sign(before),
+                    _ if sign(after) => before.is_ascii_alphanumeric(),
                     _ if after.is_ascii_alphabetic() => {
                         before.is_ascii_digit() || (*newline && before == b'\n')
                     }
@@ -170,6 +175,11 @@ impl Cuts {
             },
         }
     }
+}
+
+/// ASCII punctuation that begins no contraction.
+const fn sign(byte: u8) -> bool {
+    byte.is_ascii_punctuation() && byte != b'\''
 }
 
 /// Whether the character before byte `at` is a blank, by the widest definition of one.
@@ -195,16 +205,18 @@ fn added(file: &Value) -> Option<AhoCorasick> {
     AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents?).ok()
 }
 
-/// Whether no added token that may stand within a part reaches over one of its places.
-fn plain_within(file: &Value, cut_at_raw: bool) -> bool {
+/// The added tokens that may stand within a part; `None` where one reaches beyond itself.
+fn tokens_within(file: &Value, cut_at_raw: bool) -> Option<Vec<&str>> {
     let entries = file.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let flag = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_bool).unwrap_or(false);
-    let plain = |entry: &Value| {
-        let content = entry.get("content").and_then(Value::as_str).unwrap_or(" ");
-        !content.contains(|c: char| c.is_whitespace() || "、。，".contains(c))
-            && !["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name))
-    };
-    entries.iter().filter(|entry| !cut_at_raw || flag(entry, "normalized")).all(plain)
+    entries
+        .iter()
+        .filter(|entry| !cut_at_raw || flag(entry, "normalized"))
+        .map(|entry| {
+            let touches = ["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name));
+            entry.get("content")?.as_str().filter(|text| !touches && !text.contains(char::is_whitespace))
+        })
+        .collect()
 }
 
 /// Whether each part is treated as if it stood alone.
@@ -237,6 +249,8 @@ pub fn kinds(file: &Value) -> Kinds {
     Kinds {
         cases: regexes.iter().any(|regex| regex.contains(r"\p{Lu}")),
         joiners: !regexes.iter().any(|regex| regex.contains(r"[\p{P}\p{S}]")),
+        composed: file.get("normalizer").is_some_and(|step| step.to_string().contains("NF")),
+        anywhere: matches!(within(file), Within::Blanks { .. }),
     }
 }
 
@@ -322,7 +336,7 @@ mod tests {
 
     fn cl100k() -> Value {
         json!({
-            "added_tokens": [{"content": "<|a|>"}, {"content": "<|a|>b"}, {"content": "[x]", "normalized": true}],
+            "added_tokens": [{"content": "<|a|>"}, {"content": "<|a|>b"}, {"content": "[]", "normalized": true}],
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": KNOWN[0][0]}, "behavior": "Isolated", "invert": false},
                 {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
@@ -334,10 +348,10 @@ mod tests {
     #[test]
     fn a_text_is_cut_at_the_longest_added_token() {
         let cuts = Cuts::read(&cl100k());
-        let parts: Vec<_> = cuts.parts("one<|a|>b two<|a|>[x]", 0).collect();
+        let parts: Vec<_> = cuts.parts("one<|a|>b two<|a|>[]", 0).collect();
         let part = |text, end, token| Part { text, end, token };
-        assert_eq!(parts, [part("one", 9, true), part(" two", 18, true), part("[x]", 21, false)]);
-        let later: Vec<_> = cuts.parts("one<|a|>b two<|a|>[x]", 9).collect();
+        assert_eq!(parts, [part("one", 9, true), part(" two", 18, true), part("[]", 20, false)]);
+        let later: Vec<_> = cuts.parts("one<|a|>b two<|a|>[]", 9).collect();
         assert_eq!(later, parts[1..]);
         assert_eq!(Cuts::none().parts("a<|a|>", 0).count(), 1);
     }
@@ -371,8 +385,17 @@ mod tests {
         assert_eq!(places("你好，世界。"), [6, 15]);
         assert!(places("\u{3000} x\u{a0} y").is_empty());
         assert_eq!(places("é ！，"), [2]);
-        assert_eq!(places("ab12c-3"), [2, 4]);
+        assert_eq!(places("ab12c-3-d'e"), [2, 4, 5, 6, 7]);
         assert_eq!(cuts.place("", 1), None);
+    }
+
+    #[test]
+    fn an_added_token_that_holds_a_place_forbids_them_all() {
+        for content in ["<obj1>", "a b", "x.y", "a\nb"] {
+            let mut file = cl100k();
+            file["added_tokens"][2]["content"] = json!(content);
+            assert!(!Cuts::read(&file).within() && Cuts::read(&file).at_added(), "{content}");
+        }
     }
 
     #[test]

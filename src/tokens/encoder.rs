@@ -63,6 +63,9 @@ pub struct Encoder {
     vision: Option<Vision>,
 }
 
+/// Bytes of a text whose images are counted with it.
+const MOST_WITH_IMAGES: usize = 1 << 20;
+
 /// A conversation, rendered.
 struct Rendered {
     text: String,
@@ -165,7 +168,7 @@ impl Encoder {
                 // The processor's own arguments may change an image's size; a cut may go through one.
                 let plain = !chat.processor_kwargs && reading.truncate.is_none() && !rendered.other_media;
                 if let Some(vision) = self.vision.as_ref().filter(|_| plain && !rendered.images.is_empty()) {
-                    return self.with_images(vision, &rendered, chat.add_special_tokens);
+                    return self.with_images(vision, &rendered, (chat.add_special_tokens, limit));
                 }
                 let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
                 let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
@@ -175,7 +178,17 @@ impl Encoder {
     }
 
     /// Counts a conversation that shows images. Where the size of one is not known the text alone is a lower bound.
-    fn with_images(&self, vision: &Vision, rendered: &Rendered, special: bool) -> Result<Count, CountError> {
+    fn with_images(
+        &self,
+        vision: &Vision,
+        rendered: &Rendered,
+        (special, limit): (bool, Option<Tokens>),
+    ) -> Result<Count, CountError> {
+        // The text alone, within the limit and in time; where it is very long it stands for all.
+        let text = self.measure(&rendered.text, special, None, limit)?;
+        if text.certain != Certainty::Exact || rendered.text.len() > MOST_WITH_IMAGES {
+            return Ok(Count { certain: Certainty::AtLeast, ..text });
+        }
         let ids = self.encode(&rendered.text, special)?;
         let reference = self.tokenizer.backend().reference();
         let total = vision.total(&ids, &rendered.images, |token| reference.token_to_id(token));

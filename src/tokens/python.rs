@@ -10,6 +10,8 @@ use super::template::objects::{Kind, View, Which, kind, type_name};
 
 /// Nesting that is printed; deeper values are an error, as Python's recursion limit makes them.
 const DEPTH: usize = 200;
+/// Bytes of one printed value: small values that hold each other many times over print without end.
+const PRINTED: usize = 64 << 20;
 
 /// `str(value)`; Jinja2 prints an undefined value as nothing.
 pub fn str(value: &Value) -> Result<String, Error> {
@@ -24,6 +26,7 @@ pub fn str(value: &Value) -> Result<String, Error> {
 
 fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     let depth = deeper(depth)?;
+    bounded(out)?;
     match kind(value) {
         Kind::Undefined => out.push_str("Undefined"),
         Kind::None => out.push_str("None"),
@@ -57,9 +60,20 @@ fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         }
         // Python prints an address here, another one in each process.
         Kind::Generator => out.push_str("<generator object at 0x7f0000000000>"),
-        Kind::Callable | Kind::Other => drop(write!(out, "{value}")),
+        Kind::Callable => drop(write!(out, "{value}")),
+        // A namespace may hold itself; Python prints addresses of most others.
+        Kind::Other => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "an object without a text is printed"));
+        }
     }
     Ok(())
+}
+
+fn bounded(out: &str) -> Result<(), Error> {
+    match out.len() > PRINTED {
+        true => Err(Error::new(ErrorKind::OutOfFuel, "a value prints to more than 64 MiB")),
+        false => Ok(()),
+    }
 }
 
 fn all(out: &mut String, value: &Value, around: [&str; 2], depth: usize) -> Result<(), Error> {
@@ -160,6 +174,7 @@ impl Json<'_> {
 
     fn write(&self, out: &mut String, value: &Value, level: usize) -> Result<(), Error> {
         deeper(DEPTH.saturating_sub(level))?;
+        bounded(out)?;
         match kind(value) {
             Kind::None => out.push_str("null"),
             Kind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -15,10 +15,14 @@
 //!
 //! That holds within one pre-token. A run is taken only of such characters as the known patterns ([`super::cuts`])
 //! keep in one: letters (of one case where the pattern tells them apart), ideographs and kana, blanks, ASCII punctuation
-//! and pictures, or one and the same character that is no number. The rest from p on is then split as in the whole, since all alternatives
-//! take as much as they can of their own kind. Blanks with line ends among them are one pre-token up to the
-//! last line end (`\s*[\r\n]+`), so there p lies before the last of the chunk. That a vocabulary's entry stands for
-//! its text unmerged (`ignore_merges`) concerns no pre-token that is longer than any entry.
+//! and pictures, or one and the same character that is no number. And only where it begins its piece, which begins
+//! a pre-token: whatever alternative takes the run there takes, from p on, what is left of it, up to the same end, since it
+//! begins with a character of the same kind. (Behind other characters it may be the tail of another alternative, as
+//! line ends and slashes are behind punctuation, and end elsewhere.) Blanks with line ends among them are one
+//! pre-token up to the last line end (`\s*[\r\n]+`), so there p lies before the last of the chunk. Where texts
+//! are composed only such characters are taken as are never reordered or composed with each other. That a
+//! vocabulary's entry stands for its text unmerged (`ignore_merges`) concerns no pre-token that is longer than any entry.
+//! Without a pre-tokenizer all of a part is one, and a run may begin anywhere.
 
 use super::count::CountError;
 
@@ -34,6 +38,10 @@ pub struct Kinds {
     pub cases: bool,
     /// The zero-width joiner is a symbol like those that it joins.
     pub joiners: bool,
+    /// Texts are composed before they are split (NFC, NFKC).
+    pub composed: bool,
+    /// There is no pre-tokenizer: a run may begin anywhere.
+    pub anywhere: bool,
 }
 
 /// How many bytes of text each token stands for.
@@ -87,6 +95,10 @@ pub fn count(
     // Tokens of the chunk before that reach into the next one.
     let mut before: Ends = Vec::new();
     while let Some(start) = long_run(text, at, kinds) {
+        // Within a run the next chunk begins with it, however the first did.
+        if start > at && !kinds.anywhere {
+            break;
+        }
         let end = text.floor_char_boundary(start + CHUNK);
         let ids = encode(&text[at..end])?;
         let Some(ends) = ends(&ids, lengths, at, end) else { return Ok(None) };
@@ -103,7 +115,12 @@ pub fn count(
         if !text.is_char_boundary(at) {
             return Ok(None);
         }
-        before = ends[border..].to_vec();
+        // Behind the last line end the chunk was split as the whole is not.
+        let trusted = line_end.map_or(end, |last| start + last + 1);
+        before = ends[border..].iter().copied().take_while(|(to, _)| *to <= trusted).collect();
+        if before.is_empty() {
+            return Ok(None);
+        }
     }
     if before.is_empty() {
         return Ok(None);
@@ -149,7 +166,7 @@ fn common(before: &Ends, after: &Ends, from: usize) -> Option<(usize, usize)> {
 }
 
 /// Where the next long run begins, at or after `from`.
-fn long_run(text: &str, from: usize, kinds: Kinds) -> Option<usize> {
+pub fn long_run(text: &str, from: usize, kinds: Kinds) -> Option<usize> {
     let (mut start, mut kind) = (from, None);
     for (at, c) in text[from..].char_indices().map(|(at, c)| (from + at, c)) {
         let now = class(c, kinds);
@@ -163,7 +180,8 @@ fn long_run(text: &str, from: usize, kinds: Kinds) -> Option<usize> {
 }
 
 /// What a character can form a run with.
-fn class(c: char, Kinds { cases, joiners }: Kinds) -> Option<u32> {
+fn class(c: char, kinds: Kinds) -> Option<u32> {
+    let Kinds { cases, joiners, composed, .. } = kinds;
     match c {
         'a'..='z' if cases => Some(1),
         'A'..='Z' if cases => Some(2),
@@ -181,6 +199,7 @@ fn class(c: char, Kinds { cases, joiners }: Kinds) -> Option<u32> {
         _ if c.is_ascii_punctuation() => Some(5),
         '\u{1F300}'..='\u{1F3FA}' | '\u{1F400}'..='\u{1F64F}' | '\u{1F680}'..='\u{1F6D0}' => Some(5),
         '\u{200D}' if joiners => Some(5),
+        _ if composed && !c.is_ascii() => None,
         _ => Some(16 + u32::from(c)),
     }
 }
@@ -190,8 +209,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TOGETHER: Kinds = Kinds { cases: false, joiners: true };
-    const APART: Kinds = Kinds { cases: true, joiners: false };
+    const TOGETHER: Kinds = Kinds { cases: false, joiners: true, composed: false, anywhere: false };
+    const APART: Kinds = Kinds { cases: true, joiners: false, composed: true, anywhere: false };
 
     /// Merges by rank, leftmost first, with a plain loop: tokens are letters, or two tokens that merge.
     #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::count::CountError;
 use super::cuts::{Cuts, Part};
 use super::files::LoadError;
-use super::runs::CHUNK;
+use super::runs::{self, CHUNK};
 use super::segments::{Growing, Segments};
 
 /// Texts from this many bytes on are looked up by their beginnings.
@@ -21,8 +21,8 @@ const SPACING: usize = 512;
 const MOST_BEGINNINGS: usize = 1024;
 /// A part is counted in pieces of about this many bytes, where it has places to cut.
 const PIECE: usize = 16 << 10;
-/// What a run without a place costs at most, nanoseconds a byte: with a budget, it is not begun where it
-/// cannot end in time. (The reference took 0.75 on the worst of 26 kinds of hostile megabytes.)
+/// What a run without a place costs at most, nanoseconds a byte, by the fast library and by the reference: with a
+/// budget, it is not begun where it cannot end in time.
 const RUN_NANOS: u64 = 200;
 const SLOW_NANOS: u64 = 750;
 
@@ -114,7 +114,8 @@ impl Tokenizer {
     /// [`CountError::Tokenizer`]; [`CountError::TooDear`] where it would not end in time.
     pub fn count(&self, text: &str, special: bool, extent: &Extent) -> Result<Counted, CountError> {
         let mut tally = Tally { of: self, extent, tokens: if special { self.around } else { 0 } };
-        let known = self.segments.as_ref().filter(|_| text.len() >= LOOK_UP_FROM);
+        // What a library counted that is no longer trusted is not looked up either.
+        let known = self.segments.as_ref().filter(|_| text.len() >= LOOK_UP_FROM && self.backend.is_fast());
         let whole = match known {
             Some(segments) => tally.known(segments, text)?,
             None => tally.parts(text)?,
@@ -186,7 +187,7 @@ impl Tally<'_> {
             if self.enough() {
                 return Ok(rest.is_empty());
             }
-            let cut = if rest.len() > PIECE { self.of.cuts.place(rest, PIECE / 2) } else { None };
+            let cut = if rest.len() > PIECE { self.cut(rest) } else { None };
             let (piece, after) = rest.split_at(cut.unwrap_or(rest.len()));
             // Without any known place nothing says that it is a run.
             let run = piece.len() >= 2 * CHUNK && self.of.cuts.within();
@@ -197,6 +198,20 @@ impl Tally<'_> {
             }
             rest = after;
         }
+    }
+
+    /// Where to cut a part that is longer than a piece: behind about half a piece, and before a long run.
+    fn cut(&self, rest: &str) -> Option<usize> {
+        let cuts = &self.of.cuts;
+        let cut = cuts.place(rest, PIECE / 2);
+        if cut.is_some_and(|cut| cut < 2 * CHUNK) {
+            return cut;
+        }
+        // A blank before a run begins its pre-token.
+        let run = runs::long_run(rest, 0, self.of.backend.kinds()).filter(|run| *run > 0 && cuts.within());
+        let before =
+            run.and_then(|run| [run, run - 1].into_iter().find(|at| cuts.place(rest, *at) == Some(*at)));
+        before.or(cut)
     }
 
     /// Whether there is time for so many bytes.

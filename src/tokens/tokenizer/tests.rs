@@ -126,6 +126,33 @@ fn long(random: &mut fastrand::Rng, added: &[String]) -> String {
     long
 }
 
+/// A run between characters that may change where its pre-token begins and ends.
+fn bordered(random: &mut fastrand::Rng, added: &[String]) -> String {
+    const BORDERS: [&str; 26] = [
+        "", "!", "!\n", "x", "X", "'", "'s", " ", "\n", " \n", "的", "1", "/", "/*", "\"", "é", "\u{301}",
+        "\u{316}", "🙂", ".\r\n", "a!", " x", "\u{a0}", "\n \n", "?\n/", "한",
+    ];
+    const RUNS: [&str; 16] =
+        ["/", "!", "\n", " ", "x", "X", "的", "é", "\u{301}", "🙂", "=", "\t", " \n", "xX", "'", "#/"];
+    let border = |random: &mut fastrand::Rng| BORDERS[random.usize(0..BORDERS.len())];
+    let mut text = String::new();
+    for _ in 0..random.usize(1..3) {
+        for _ in 0..random.usize(0..4) {
+            text.push_str(border(random));
+        }
+        let run: Vec<char> = RUNS[random.usize(0..RUNS.len())].chars().collect();
+        let length = random.usize(20_000..50_000) / run[0].len_utf8();
+        text.extend((0..length).map(|_| run[random.usize(0..run.len())]));
+        for _ in 0..random.usize(0..6) {
+            text.push_str(border(random));
+        }
+        if random.bool() && !added.is_empty() {
+            text.push_str(&added[random.usize(0..added.len())]);
+        }
+    }
+    text
+}
+
 fn differs(tokenizer: &Tokenizer, text: &str, special: bool) -> Option<String> {
     let wanted = tokenizer.backend.reference_ids(text, special).unwrap();
     let count = tokenizer.count(text, special, &Extent::WHOLE).unwrap();
@@ -210,6 +237,8 @@ fn real_tokenizers_are_counted_as_the_reference_counts() {
             let made = if number % 1000 == 0 {
                 in_chunks += 1;
                 long(&mut random, &added)
+            } else if number % 100 == 0 {
+                bordered(&mut random, &added)
             } else {
                 let bytes = if number % 50 == 0 { 3000 } else { random.usize(1..90) };
                 text(&mut random, &added, bytes)
