@@ -106,7 +106,11 @@ pub fn count(
         // The last border well before the end of the chunk, and among blanks before its last line end.
         let line_end = text.as_bytes()[start..end].iter().rposition(|b| matches!(b, b'\r' | b'\n'));
         let most = line_end.map_or(end, |last| start + last).min(end.saturating_sub(OVERLAP));
-        let border = ends.partition_point(|(to, _)| *to <= most);
+        let mut border = ends.partition_point(|(to, _)| *to <= most);
+        // Tokens of bytes may end within a character.
+        while border > new + 1 && !text.is_char_boundary(ends[border - 1].0) {
+            border -= 1;
+        }
         if border <= new || ends[border - 1].0 <= start {
             return Ok(None);
         }
@@ -199,7 +203,8 @@ fn class(c: char, kinds: Kinds) -> Option<u32> {
         _ if c.is_ascii_punctuation() => Some(5),
         '\u{1F300}'..='\u{1F3FA}' | '\u{1F400}'..='\u{1F64F}' | '\u{1F680}'..='\u{1F6D0}' => Some(5),
         '\u{200D}' if joiners => Some(5),
-        _ if composed && !c.is_ascii() => None,
+        // The zero-width space is no mark and composes with nothing.
+        _ if composed && !c.is_ascii() && c != '\u{200B}' => None,
         _ => Some(16 + u32::from(c)),
     }
 }
