@@ -31,7 +31,7 @@ fn main() {
             continue;
         }
         let before = resident();
-        let mut tokenizer = Tokenizer::load(json).unwrap();
+        let mut tokenizer = Tokenizer::load(&json).unwrap();
         let after = resident();
         println!("\n{name}: counted by {:?}", tokenizer.backend().path());
         if wanted("memory") {
@@ -271,7 +271,7 @@ fn lanes(corpora: &Corpora) {
         let run = async || {
             let mut times = Vec::new();
             for text in short.iter().cycle().take(4000) {
-                let reading = dialect::read(Api::Completions, body(text).as_bytes()).unwrap();
+                let reading = Arc::new(dialect::read(Api::Completions, body(text).as_bytes()).unwrap());
                 let start = Instant::now();
                 counter.count(&reading, None, "short").await.unwrap();
                 times.push(start.elapsed());
@@ -286,7 +286,7 @@ fn lanes(corpora: &Corpora) {
             .map(|number| {
                 let (counter, text) = (counter.clone(), body(long[number % long.len()]));
                 tokio::spawn(async move {
-                    let reading = dialect::read(Api::Completions, text.as_bytes()).unwrap();
+                    let reading = Arc::new(dialect::read(Api::Completions, text.as_bytes()).unwrap());
                     loop {
                         let _ = counter.count(&reading, None, &format!("long {number}")).await;
                     }

@@ -25,8 +25,8 @@ use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
-    self, Api, Certainty, Client, ClientId, Count, Prompt, ReadError, Reading, RequestId, Route, Shape,
-    TenantKey, Tokens,
+    self, Api, Certainty, Client, ClientId, Count, ReadError, Reading, RequestId, Route, Shape, TenantKey,
+    Tokens,
 };
 use crate::telemetry::{self, Event};
 use crate::tokens::{CountError, Counter, Truth};
@@ -96,7 +96,7 @@ struct Upload {
 /// A request whose body was read, as far as it is read at all.
 struct Read {
     arrived: Arrived,
-    reading: Option<Reading>,
+    reading: Option<Arc<Reading>>,
     body: Body,
     /// Held by a large body until its prompt was counted: read, it takes many times its size.
     _large: Option<OwnedSemaphorePermit>,
@@ -259,7 +259,7 @@ impl Pipeline {
                 if let Some(entry) = arrived.record.entry() {
                     entry.shaped(reading.shape.clone());
                 }
-                Ok(Read { arrived, reading: Some(reading), body: Body::Held(held), _large: large })
+                Ok(Read { arrived, reading: Some(Arc::new(reading)), body: Body::Held(held), _large: large })
             }
             Err(error) => Err(arrived.record.turned_away(error)),
         }
@@ -342,9 +342,12 @@ impl Pipeline {
     async fn admit(&self, counted: Counted) -> Result<Admitted, Box<Refused>> {
         let Counted { read: Read { arrived, reading, body, .. }, count } = counted;
         let Arrived { head, mut record, client, .. } = arrived;
-        let Some(Reading { mut shape, prompt, .. }) = reading else {
+        let Some(reading) = reading else {
             return Ok(Admitted { head, record, body, reserved: Tokens::ZERO, shape: None });
         };
+        let mut shape = reading.shape.clone();
+        // The text is not kept while the request waits.
+        drop(reading);
         let exact = count.as_ref().filter(|c| c.certain == Certainty::Exact).map(|c| c.total.get());
         shape.prompt_tokens = exact;
         record.about.prompt = exact;
@@ -354,10 +357,8 @@ impl Pipeline {
         if let Err(refusal) = self.within_limits(&shape, count.as_ref(), &client, &mut record) {
             return Err(record.turned_away(refusal));
         }
-        // Where nobody counted, four bytes a token is the usual size of text. The text itself is not kept while
-        // the request waits.
-        let guess = guess(&prompt, &body);
-        drop(prompt);
+        // Where nobody counted, four bytes a token is the usual size of text.
+        let guess = guess(&body);
         let ask = Ask {
             prompt: count.as_ref().map_or(guess, |c| c.total),
             longest: count.as_ref().map_or(guess, |c| c.longest),
@@ -448,10 +449,10 @@ fn ids(ours: &RequestId, client: Option<&ClientId>) -> Ids {
 }
 
 /// A rough size where nobody counted: ids are exact, text has about four bytes a token.
-fn guess(prompt: &Prompt, body: &Body) -> Tokens {
+fn guess(body: &Body) -> Tokens {
     const BYTES_PER_TOKEN: u64 = 4;
-    match (prompt, body) {
-        (_, Body::Held(held)) => Tokens(held.bytes.len() as u64 / BYTES_PER_TOKEN),
-        (_, Body::Streamed(_)) => Tokens::ZERO,
+    match body {
+        Body::Held(held) => Tokens(held.bytes.len() as u64 / BYTES_PER_TOKEN),
+        Body::Streamed(_) => Tokens::ZERO,
     }
 }

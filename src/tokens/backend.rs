@@ -1,7 +1,7 @@
 //! The tokenizer of a model: the reference, and a faster one where it was seen to agree with it.
 //!
 //! The reference is Hugging Face `tokenizers` 0.23, which Python engines run today. `fastokens` gives the same
-//! ids for a thirtieth of the time and less on byte-level tokenizers. It is compared with the reference when a
+//! ids in a small part of the time (`cargo bench --bench tokens`). It is compared with the reference when a
 //! model is loaded ([`selfcheck`]); where it cannot read the file or differs, it is not used.
 //!
 //! What it cannot read is said to it in other words where these mean the same: ids without an entry get one that no
@@ -29,7 +29,6 @@ pub struct Backend {
     /// Whether texts with a corner ([`selfcheck::CORNERS`]) are counted by the reference.
     corners: bool,
     lengths: Lengths,
-    kinds: Kinds,
     added: Vec<String>,
     /// Set when a fast count was seen to be wrong.
     distrusted: AtomicBool,
@@ -64,7 +63,7 @@ impl Backend {
     ///
     /// # Errors
     /// The reference cannot read it.
-    pub fn load(json: &[u8], file: Value, only_reference: bool) -> Result<Self, LoadError> {
+    pub fn load(json: &[u8], file: Value) -> Result<Self, LoadError> {
         // No thread pool of the library's own: what runs at once is the counter's business.
         tokenizers::utils::parallelism::set_parallelism(false);
         let invalid = |error: tokenizers::Error| LoadError::Invalid {
@@ -79,27 +78,13 @@ impl Backend {
             reference.get_added_tokens_decoder().into_iter().map(|(id, token)| (id, token.content)).collect();
         added.sort_unstable();
         let added: Vec<String> = added.into_iter().map(|(_, content)| content).collect();
-        let (byte_level, kinds) = (cuts::is_byte_level(&file), cuts::kinds(&file));
-        let fast = if only_reference {
-            Err("switched off (tokens.reference_only)".to_owned())
-        } else {
-            load_fast(file, &reference, &added)
-        };
-        let (fast, corners, why_slow) = match fast {
+        let byte_level = cuts::is_byte_level(&file);
+        let (fast, corners, why_slow) = match load_fast(file, &reference, &added) {
             Ok((fast, corners)) => (Some(fast), corners, None),
             Err(why) => (None, false, Some(why)),
         };
         let lengths = Lengths::new(reference.get_vocab(false), byte_level);
-        Ok(Self {
-            reference,
-            fast,
-            corners,
-            lengths,
-            kinds,
-            added,
-            distrusted: AtomicBool::new(false),
-            why_slow,
-        })
+        Ok(Self { reference, fast, corners, lengths, added, distrusted: AtomicBool::new(false), why_slow })
     }
 
     /// The library that counts, and why it is the reference where it is.
@@ -118,12 +103,6 @@ impl Backend {
     #[must_use]
     pub const fn corners(&self) -> bool {
         self.corners
-    }
-
-    /// What the pattern keeps together.
-    #[must_use]
-    pub const fn kinds(&self) -> Kinds {
-        self.kinds
     }
 
     /// From now on the reference serves.
@@ -171,31 +150,26 @@ impl Backend {
     }
 
     /// How many tokens a part has, without any of the post-processor. `run` says that it is long and has no place to
-    /// cut it.
+    /// cut it, and what the pattern keeps together.
     ///
     /// # Errors
     /// [`CountError::Tokenizer`]
-    pub fn count(&self, part: &str, run: bool) -> Result<u64, CountError> {
+    pub fn count(&self, part: &str, run: Option<Kinds>) -> Result<u64, CountError> {
         if part.is_empty() {
             return Ok(0);
         }
-        if let Some(fast) = self.fast_for(part) {
-            let in_chunks = if run {
-                runs::count(part, &self.lengths, self.kinds, |text| fast.ids(text, false))
-            } else {
-                Ok(None)
-            };
-            match in_chunks {
-                Ok(Some(count)) => return Ok(count),
-                Ok(None) => {
-                    if let Ok(ids) = fast.ids(part, false) {
-                        return Ok(ids.len() as u64);
-                    }
-                }
-                Err(_) => {}
-            }
+        if let (Some(fast), Some(kinds)) = (self.fast_for(part), run)
+            && let Ok(Some(count)) = runs::count(part, &self.lengths, kinds, |text| fast.ids(text, false))
+        {
+            return Ok(count);
         }
-        Ok(self.reference_ids(part, false)?.len() as u64)
+        Ok(self.ids(part, false)?.len() as u64)
+    }
+
+    /// Whether anything but the reference counts this text.
+    #[must_use]
+    pub fn is_fast_for(&self, text: &str) -> bool {
+        self.fast_for(text).is_some()
     }
 
     /// The fast one, where it may count this text.

@@ -104,7 +104,8 @@ impl Counter {
             Some((encoder, said_by));
     }
 
-    /// Asks the engine from now on wherever there is no encoder, or one without a chat template.
+    /// Asks the engine from now on wherever there is no encoder, or one without a chat template, where the engine
+    /// renders chats otherwise than by one, and where our counts keep differing.
     pub fn use_engine(&self, ask: Ask) {
         self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).engine = Some(ask);
     }
@@ -146,7 +147,7 @@ impl Counter {
     /// tenant has used up its share of the counting time.
     pub async fn count(
         &self,
-        reading: &Reading,
+        reading: &Arc<Reading>,
         limit: Option<Tokens>,
         tenant: &str,
     ) -> Result<Count, CountError> {
@@ -160,7 +161,7 @@ impl Counter {
 
     async fn with_source(
         &self,
-        reading: &Reading,
+        reading: &Arc<Reading>,
         limit: Option<Tokens>,
         tenant: &str,
     ) -> Result<Count, CountError> {
@@ -197,7 +198,7 @@ impl Counter {
     async fn encode(
         &self,
         encoder: Arc<Encoder>,
-        reading: &Reading,
+        reading: &Arc<Reading>,
         limit: Option<Tokens>,
         tenant: &str,
     ) -> Result<Count, CountError> {
@@ -214,7 +215,7 @@ impl Counter {
         }
         let long = bytes >= self.shared.long_bytes || own;
         let lane = if long { &self.shared.long } else { &self.shared.short };
-        let (theirs, counting) = (reading.clone(), Arc::clone(&encoder));
+        let (theirs, counting) = (Arc::clone(reading), Arc::clone(&encoder));
         let (count, spent) = lane
             .run(tenant, move || {
                 let started = Instant::now();
@@ -233,13 +234,13 @@ impl Counter {
     }
 
     /// Now and then counts a prompt once more, by the reference, after the request has gone on.
-    fn check(&self, encoder: Arc<Encoder>, reading: &Reading, now: SystemTime, count: Count) {
+    fn check(&self, encoder: Arc<Encoder>, reading: &Arc<Reading>, now: SystemTime, count: Count) {
         let one_in = self.shared.check_one_in;
         let turn = || self.shared.counted.fetch_add(1, Ordering::Relaxed) % one_in.max(1) == one_in / 2;
         if one_in == 0 || count.certain != Certainty::Exact || !encoder.is_fast() || !turn() {
             return;
         }
-        let (shared, reading) = (Arc::clone(&self.shared), reading.clone());
+        let (shared, reading) = (Arc::clone(&self.shared), Arc::clone(reading));
         // One in so many, and the lane's places bound them.
         tokio::spawn(async move {
             let _ = shared.long.run(0, move || encoder.check(&reading, now, count)).await;

@@ -105,14 +105,13 @@ impl Encoder {
     fn new(files: Files) -> Result<Self, LoadError> {
         let (special_tokens, renderer) = (files.special_tokens(), files.renderer);
         let mut templates = Templates::new(files.templates.iter().cloned());
-        let longest = files.tokenizer_json.clone();
-        let tokenizer = Tokenizer::with(files.tokenizer_json, files.reference_only)?;
+        let tokenizer = Tokenizer::load(&files.tokenizer_json)?;
         let entries = tokenizer.backend().reference().get_vocab(true);
         let chars = entries.keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
         let options = Options::from(&Settings::default());
         templates.set_fuel(options.template_fuel);
         Ok(Self {
-            longest: Longest::read(longest.as_slice(), chars),
+            longest: Longest::read(files.tokenizer_json.as_slice(), chars),
             special_tokens,
             templates,
             tokenizer,
@@ -131,8 +130,7 @@ impl Encoder {
         self
     }
 
-    /// Counts a request's prompts. Blocking: some nanoseconds a byte on one processor, a hundred on hostile
-    /// text. A prompt that is certainly longer than `limit` is not tokenized, or not to its end: its count
+    /// Counts a request's prompts. Blocking; `cargo bench --bench tokens` says for how long. A prompt that is certainly longer than `limit` is not tokenized, or not to its end: its count
     /// is over `limit` then, [`Certainty::AtLeast`]. A negative `truncate` is not applied: see
     /// [`Count::cut_to`].
     ///
@@ -212,7 +210,7 @@ impl Encoder {
     }
 
     /// Whether the reference counts the same; where it does not, it alone counts from then on. For an exact
-    /// count at `now`. Blocking, some 0.3 µs a byte.
+    /// count at `now`. Blocking, as slow as the reference.
     #[must_use]
     pub fn check(&self, reading: &Reading, now: SystemTime, count: Count) -> bool {
         let measure = |text: &str, special: bool| -> Result<Tokens, CountError> {

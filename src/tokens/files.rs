@@ -38,8 +38,6 @@ pub struct Files {
     pub config: Map<String, Value>,
     /// Chat templates by name.
     pub templates: Vec<(String, String)>,
-    /// Whether the reference library alone counts.
-    pub reference_only: bool,
     /// What renders conversations in the engine, where it is no Jinja template.
     pub renderer: Option<&'static str>,
 }
@@ -81,7 +79,7 @@ impl Files {
             None => found(&dir)?,
         };
         let templates = if templates.is_empty() { configured(&config) } else { templates };
-        Ok(Self { tokenizer_json, config, templates, reference_only: false, renderer: renderer(&dir)? })
+        Ok(Self { tokenizer_json, config, templates, renderer: renderer(&dir)? })
     }
 
     /// The same from bytes.
@@ -96,13 +94,7 @@ impl Files {
             Some(text) => vec![(DEFAULT.to_owned(), text.to_owned())],
             None => configured(&config),
         };
-        Ok(Self {
-            tokenizer_json: tokenizer_json.to_vec(),
-            config,
-            templates,
-            reference_only: false,
-            renderer: None,
-        })
+        Ok(Self { tokenizer_json: tokenizer_json.to_vec(), config, templates, renderer: None })
     }
 
     /// The special tokens that templates see (transformers `special_tokens_map`).

@@ -1,12 +1,13 @@
 //! A fixed number of threads that count, and a bounded, fair queue before them.
 //!
-//! The threads are the lane's own and live as long as it: what the tokenizers keep for each thread (100 MB
-//! where texts are many and various) is bounded by their number, and goes with them. The tenants that wait take
+//! The threads are the lane's own and live as long as it: what the tokenizers keep for each thread (tables of
+//! words, up to 96 MiB: `fastokens` 0.3.5 `models/bpe.rs`) is bounded by their number, and goes with them. The tenants that wait take
 //! turns, so that one with many prompts delays another by one prompt, and nobody may have more than three
 //! quarters of the places.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -39,8 +40,17 @@ struct Queue {
 
 struct Waiting {
     work: Work,
-    /// Whether nobody waits for it any more.
-    dropped: Box<dyn Fn() -> bool + Send>,
+    /// Nobody waits for it any more.
+    dropped: Arc<AtomicBool>,
+}
+
+/// Sets its flag when it goes.
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for Waiting {
@@ -84,7 +94,7 @@ impl Queue {
 
     fn forget_dropped(&mut self) {
         for (_, own) in &mut self.tenants {
-            own.retain(|waiting| !(waiting.dropped)());
+            own.retain(|waiting| !waiting.dropped.load(Ordering::Relaxed));
         }
         self.tenants.retain(|(_, own)| !own.is_empty());
         self.waiting = self.tenants.iter().map(|(_, own)| own.len()).sum();
@@ -96,11 +106,12 @@ impl Lane {
     #[must_use]
     pub fn new(name: &str, threads: usize, limit: usize) -> Self {
         let shared = Arc::new(Shared { queue: Mutex::default(), more: Condvar::new(), limit: limit.max(1) });
-        for number in 0..threads.max(1) {
-            let shared = Arc::clone(&shared);
-            // Where the system gives no thread the others do its work; with none at all counts end as stopped.
-            let _ = std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || shared.work());
-        }
+        // Where the system gives fewer threads these do the work; with none at all counts end as stopped.
+        let begun = (0..threads.max(1)).filter(|number| {
+            let (shared, name) = (Arc::clone(&shared), format!("{name}-{number}"));
+            std::thread::Builder::new().name(name).spawn(move || shared.work()).is_ok()
+        });
+        shared.lock().closed = begun.count() == 0;
         Self { shared }
     }
 
@@ -108,26 +119,18 @@ impl Lane {
     /// later, it runs to its end unheard.
     ///
     /// # Errors
-    /// [`CountError::Busy`] where there is no place; [`CountError::Stopped`] where `work` panics.
+    /// [`CountError::Busy`] where there is no place; [`CountError::Stopped`] where `work` panics or there is no thread.
     pub async fn run<T: Send + 'static>(
         &self,
         tenant: u64,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CountError> {
         let (send, receive) = oneshot::channel();
-        let send = Arc::new(Mutex::new(Some(send)));
-        let watched = Arc::clone(&send);
-        let dropped = move || lock(&watched).as_ref().is_none_or(oneshot::Sender::is_closed);
-        let work = move || {
-            let Some(send) = lock(&send).take().filter(|send| !send.is_closed()) else { return };
-            let _ = send.send(work());
-        };
-        let waiting = Waiting { work: Box::new(work), dropped: Box::new(dropped) };
-        let limit = self.shared.limit;
-        self.shared
-            .lock()
-            .push(tenant, waiting, limit)
-            .map_err(|waiting| CountError::Busy { waiting, limit })?;
+        let dropped = Arc::new(AtomicBool::new(false));
+        let _waits = Dropped(Arc::clone(&dropped));
+        let work = move || _ = send.send(work());
+        let waiting = Waiting { work: Box::new(work), dropped };
+        self.shared.enqueue(tenant, waiting)?;
         self.shared.more.notify_one();
         receive.await.map_err(|_| CountError::Stopped)
     }
@@ -157,6 +160,15 @@ impl Shared {
         lock(&self.queue)
     }
 
+    fn enqueue(&self, tenant: u64, waiting: Waiting) -> Result<(), CountError> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err(CountError::Stopped);
+        }
+        let limit = self.limit;
+        queue.push(tenant, waiting, limit).map_err(|waiting| CountError::Busy { waiting, limit })
+    }
+
     /// One thread's life.
     fn work(&self) {
         loop {
@@ -171,8 +183,10 @@ impl Shared {
                 queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
             };
             drop(queue);
-            // A panic ends one count, not the thread.
-            let _ = catch_unwind(AssertUnwindSafe(next.work));
+            if !next.dropped.load(Ordering::Relaxed) {
+                // A panic ends one count, not the thread.
+                let _ = catch_unwind(AssertUnwindSafe(next.work));
+            }
         }
     }
 }
@@ -183,7 +197,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
     use super::*;
@@ -275,7 +288,7 @@ mod tests {
         let shared = Arc::clone(&lane.shared);
         let (send, receive) = oneshot::channel::<()>();
         let work: Work = Box::new(move || drop(send));
-        shared.lock().push(1, Waiting { work, dropped: Box::new(|| false) }, 4).unwrap();
+        shared.lock().push(1, Waiting { work, dropped: Arc::default() }, 4).unwrap();
         task.abort();
         let _ = task.await;
         drop(lane);

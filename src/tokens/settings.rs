@@ -50,7 +50,7 @@ pub struct Settings {
     /// Share of the counting time that the prompts of one tenant may take over some ten seconds, 0.01 to 1.
     pub tenant_share: f64,
     /// Prompts up to this many bytes are counted on the thread that asks, 0 to 65 536. Each thread that
-    /// counts keeps up to 100 MB; with 0 only the counting threads do.
+    /// counts keeps tables of its own; with 0 only the counting threads do.
     pub inline_bytes: usize,
     /// Prompts from this many bytes on are counted in a lane of their own, so that short ones pass.
     pub long_bytes: usize,

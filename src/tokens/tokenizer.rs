@@ -64,22 +64,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// It is none.
-    pub fn load(json: Vec<u8>) -> Result<Self, LoadError> {
-        Self::with(json, false)
-    }
-
-    /// The same; `only_reference` leaves the faster libraries out.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn with(json: Vec<u8>, only_reference: bool) -> Result<Self, LoadError> {
+    pub fn load(json: &[u8]) -> Result<Self, LoadError> {
         let invalid = |error: serde_json::Error| LoadError::Invalid {
             what: "tokenizer.json",
             reason: error.to_string(),
         };
-        let file: Value = serde_json::from_slice(&json).map_err(invalid)?;
+        let file: Value = serde_json::from_slice(json).map_err(invalid)?;
         let cuts = Cuts::read(&file);
-        let backend = Backend::load(&json, file, only_reference)?;
+        let backend = Backend::load(json, file)?;
         let length = |special| backend.reference_ids("a", special).map_or(0, |ids| ids.len() as u64);
         let around = length(true).saturating_sub(length(false));
         Ok(Self { backend, cuts, segments: None, around })
@@ -190,8 +182,8 @@ impl Tally<'_> {
             let cut = if rest.len() > PIECE { self.cut(rest) } else { None };
             let (piece, after) = rest.split_at(cut.unwrap_or(rest.len()));
             // Without any known place nothing says that it is a run.
-            let run = piece.len() >= 2 * CHUNK && self.of.cuts.within();
-            self.in_time(piece.len())?;
+            let run = self.of.cuts.kinds().filter(|_| piece.len() >= 2 * CHUNK);
+            self.in_time(piece)?;
             self.tokens += self.of.backend.count(piece, run)?;
             if after.is_empty() {
                 return Ok(true);
@@ -208,18 +200,21 @@ impl Tally<'_> {
             return cut;
         }
         // A blank before a run begins its pre-token.
-        let run = runs::long_run(rest, 0, self.of.backend.kinds()).filter(|run| *run > 0 && cuts.within());
+        let run = cuts.kinds().and_then(|kinds| runs::long_run(rest, 0, kinds)).filter(|run| *run > 0);
         let before =
             run.and_then(|run| [run, run - 1].into_iter().find(|at| cuts.place(rest, *at) == Some(*at)));
         before.or(cut)
     }
 
-    /// Whether there is time for so many bytes.
-    fn in_time(&self, bytes: usize) -> Result<(), CountError> {
+    /// Whether there is time for a piece.
+    fn in_time(&self, piece: &str) -> Result<(), CountError> {
         let Some(until) = self.extent.until else { return Ok(()) };
-        let each = if self.of.backend.is_fast() { RUN_NANOS } else { SLOW_NANOS };
-        let long = bytes > 2 * PIECE;
-        let needed = Duration::from_nanos(if long { bytes as u64 * each } else { 0 });
+        let each = match piece.len() > 2 * PIECE {
+            true if self.of.backend.is_fast_for(piece) => RUN_NANOS,
+            true => SLOW_NANOS,
+            false => 0,
+        };
+        let needed = Duration::from_nanos(piece.len() as u64 * each);
         if Instant::now() + needed > until {
             return Err(CountError::TooDear);
         }

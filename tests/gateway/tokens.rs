@@ -147,6 +147,7 @@ async fn long_and_short_prompts_are_counted_alike_in_any_lane() {
     assert_eq!(counter.source().said_by.as_deref(), Some("a test"));
     for words in [1, 100, 5_000] {
         let reading = read(Api::Completions, &json!({"prompt": "hello world ".repeat(words)}));
+        let reading = Arc::new(reading);
         assert_eq!(counter.count(&reading, None, "t").await, encoder.count(&reading, now(), None), "{words}");
     }
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::request::{Api, dialect};
 
-fn reading(body: &str) -> Reading {
-    dialect::read(Api::Completions, body.as_bytes()).unwrap()
+fn reading(body: &str) -> Arc<Reading> {
+    Arc::new(dialect::read(Api::Completions, body.as_bytes()).unwrap())
 }
 
 fn answering(count: u64) -> Ask {

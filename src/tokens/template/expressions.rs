@@ -3,7 +3,7 @@
 use minijinja::machinery::ast::{BinOpKind, Call, CallArg, CompareOpKind, Expr, UnaryOpKind};
 use minijinja::value::{Value, ValueKind};
 
-use super::names::{self, FILTERS, METHODS, TESTS};
+use super::names::{self, FILTERS, TESTS};
 use super::rewrite::{Done, Writer};
 use super::source::write_literal;
 
@@ -126,7 +126,7 @@ impl Writer {
                 self.text(self.known(test.name, &TESTS, "test", names::NO_TEST)?);
                 self.arguments(&test.args)?;
             }
-            Expr::GetAttr(field) if METHODS.contains(&field.name) => {
+            Expr::GetAttr(field) if names::is_method(field.name) => {
                 self.filtered(&field.expr, "__attr")?;
                 self.text("(\"");
                 self.text(field.name);
@@ -249,7 +249,7 @@ impl Writer {
     fn item(&mut self, base: &Expr<'_>, key: &Expr<'_>) -> Done {
         let plain = match key {
             Expr::Const(constant) => match constant.value.as_str() {
-                Some(text) => !METHODS.contains(&text),
+                Some(text) => !names::is_method(text),
                 None => constant.value.is_integer(),
             },
             _ => false,
@@ -339,13 +339,11 @@ fn binding(expr: &Expr<'_>) -> Bind {
             _ => Bind::Filter,
         },
         Expr::Filter(_) | Expr::Test(_) | Expr::Slice(_) => Bind::Filter,
-        Expr::GetAttr(field) if METHODS.contains(&field.name) => Bind::Filter,
+        Expr::GetAttr(field) if names::is_method(field.name) => Bind::Filter,
         // `item` may print a filter: with parentheses either is right.
         Expr::GetItem(item) if !matches!(item.subscript_expr, Expr::Const(_)) => Bind::Filter,
         Expr::GetItem(item) => match &item.subscript_expr {
-            Expr::Const(constant) if constant.value.as_str().is_some_and(|key| METHODS.contains(&key)) => {
-                Bind::Filter
-            }
+            Expr::Const(constant) if constant.value.as_str().is_some_and(names::is_method) => Bind::Filter,
             _ => Bind::Postfix,
         },
         // Digits before a dot would be read as a float's.

@@ -11,8 +11,7 @@ use super::*;
 use crate::tokens::selfcheck::CORNERS;
 
 fn sim() -> Tokenizer {
-    let mut tokenizer =
-        Tokenizer::load(include_bytes!("../../sim/tokenizer/tokenizer.json").to_vec()).unwrap();
+    let mut tokenizer = Tokenizer::load(include_bytes!("../../sim/tokenizer/tokenizer.json")).unwrap();
     tokenizer.remember(1000);
     tokenizer
 }
@@ -215,7 +214,7 @@ fn the_next_turn_is_looked_up_and_counted_the_same() {
 }
 
 #[test]
-#[ignore = "needs real tokenizers: tests/real/tokenizers.sh"]
+#[ignore = "needs real tokenizers: the step `exact` of .ci/run fetches them and runs it"]
 fn real_tokenizers_are_counted_as_the_reference_counts() {
     let dir =
         PathBuf::from(std::env::var_os("KVGATE_TOKENIZERS").expect("KVGATE_TOKENIZERS names their folder"));
@@ -227,7 +226,7 @@ fn real_tokenizers_are_counted_as_the_reference_counts() {
     for folder in folders {
         let Ok(json) = std::fs::read(folder.join("tokenizer.json")) else { continue };
         tried += 1;
-        let mut tokenizer = Tokenizer::load(json).unwrap();
+        let mut tokenizer = Tokenizer::load(&json).unwrap();
         tokenizer.remember(50_000);
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let added = tokenizer.backend.added().to_vec();

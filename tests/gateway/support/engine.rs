@@ -33,6 +33,8 @@ pub struct Face {
     pub waiting: u64,
     /// `/metrics` in place of the page made of the above.
     pub page: Option<Vec<u8>>,
+    /// How often `/metrics` was read.
+    pub reads: u64,
     /// Path prefix of everything.
     pub base: &'static str,
 }
@@ -47,6 +49,7 @@ impl Default for Face {
             running: 0,
             waiting: 0,
             page: None,
+            reads: 0,
             base: "",
         }
     }
@@ -70,7 +73,7 @@ impl Face {
     }
 
     /// The answer to what the watcher asks.
-    fn own(&self, target: &str) -> Option<Vec<u8>> {
+    fn own(&mut self, target: &str) -> Option<Vec<u8>> {
         let path = target.split('?').next().unwrap().strip_prefix(self.base)?;
         Some(match path {
             "/health" => whole(self.health, "application/json", b"{}"),
@@ -80,7 +83,10 @@ impl Face {
                 let list = json!({"object": "list", "data": [model]}).to_string();
                 whole(200, "application/json", list.as_bytes())
             }
-            "/metrics" => whole(200, "text/plain; version=0.0.4", &self.metrics()),
+            "/metrics" => {
+                self.reads += 1;
+                whole(200, "text/plain; version=0.0.4", &self.metrics())
+            }
             "/tokenize" => whole(404, "application/json", br#"{"detail":"Not Found"}"#),
             _ => return None,
         })
@@ -156,8 +162,8 @@ impl Engine {
     }
 
     /// Changes the face.
-    pub fn face(&self, change: impl FnOnce(&mut Face)) {
-        change(&mut self.shared.face.lock().unwrap());
+    pub fn face<T>(&self, change: impl FnOnce(&mut Face) -> T) -> T {
+        change(&mut self.shared.face.lock().unwrap())
     }
 
     /// The next request that the engine must answer.
