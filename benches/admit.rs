@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kvgate::admit::{
-    Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Signals, decide,
+    Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Settings, Signals, decide,
 };
-use kvgate::request::Tokens;
+use kvgate::request::{Priority, Tokens};
 use tokio::time::Instant;
 
 const BLOCK: u64 = 16;
@@ -49,6 +49,9 @@ fn ask(i: u64) -> Ask {
         stream: true,
         body_bytes: 4000,
         max_wait: Duration::from_secs(600),
+        ttft: None,
+        tenant: 0,
+        priority: Priority::Interactive,
     }
 }
 
@@ -77,7 +80,7 @@ fn decisions(c: &mut Criterion) {
 fn queue(c: &mut Criterion) {
     let now = Instant::now();
     let queue = QueueSettings { requests: 1001, ..QueueSettings::default() };
-    let mut full = Admission::new(CapacitySettings::default(), &queue, 1);
+    let mut full = Admission::new(&Settings { queue, ..Settings::default() }, 1);
     full.signals(signals(now), now);
     for i in 0..3000 {
         full.arrive(i, &ask(i), now);

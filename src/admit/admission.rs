@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::request::Tokens;
+use crate::request::{Priority, Tokens};
 
 use super::appointments::{Appointments, LONGEST};
-use super::capacity::{Books, Candidate, CapacitySettings, HeldBy, Outlook, Verdict};
+use super::capacity::{Books, Candidate, HeldBy, Outlook, Verdict};
 use super::forecast::Forecast;
 use super::queue::{Queue, Waiter};
 use super::rejection::{Rejection, Unavailable};
-use super::settings::QueueSettings;
+use super::settings::Settings;
 use super::signals::Signals;
 
 /// A request is refused on arrival where its predicted wait is over this share of its longest one: a
@@ -46,6 +46,12 @@ pub struct Ask {
     pub body_bytes: u64,
     /// How long it may wait in the queue.
     pub max_wait: Duration,
+    /// Time from now to the first token after which the answer is worth nothing, where there is one.
+    pub ttft: Option<Duration>,
+    /// Whose it is: any number that is the same for all of one tenant's requests.
+    pub tenant: u64,
+    /// Whether somebody waits for it.
+    pub priority: Priority,
 }
 
 /// The answer to an arrival.
@@ -98,9 +104,10 @@ pub struct Admission {
 impl Admission {
     /// Empty books, nothing known of the engine. `seed` spreads what refused clients are told.
     #[must_use]
-    pub fn new(capacity: CapacitySettings, queue: &QueueSettings, seed: u64) -> Self {
+    pub fn new(settings: &Settings, seed: u64) -> Self {
+        let queue = &settings.queue;
         Self {
-            books: Books::new(capacity),
+            books: Books::new(settings.capacity.clone()),
             queue: Queue::new(queue.requests, queue.bytes),
             queue_limit: queue.requests,
             signals: Signals::default(),

@@ -149,7 +149,7 @@ impl Forecast {
         (strict, lax): (f64, f64),
         now: Instant,
     ) -> Vec<(u64, Duration)> {
-        let Some(step) = books.pace.step(now) else { return Vec::new() };
+        let Some(step) = books.busy_step(now) else { return Vec::new() };
         let mut outlook = Outlook::new(books, signals, now, true);
         let (mut last, mut hopeless) = (0, Vec::new());
         for waiter in queue.iter_mut() {
@@ -179,7 +179,7 @@ impl Forecast {
         (books, queue, signals): (&Books, &Queue, &Signals),
         now: Instant,
     ) -> Option<&mut Play> {
-        let step = books.pace.step(now)?;
+        let step = books.busy_step(now)?;
         let size = (books.len() + queue.len()) as u64;
         let keep = Duration::from_millis(100 + size);
         if self.play.as_ref().is_none_or(|play| now.saturating_duration_since(play.made) > keep) {

@@ -80,7 +80,7 @@ impl Gate {
     pub fn new(settings: &Settings, modes: Modes) -> Self {
         let seed = fastrand::u64(..);
         let state = State {
-            admission: Admission::new(settings.capacity.clone(), &settings.queue, seed),
+            admission: Admission::new(settings, seed),
             wakers: HashMap::new(),
             would: HashMap::new(),
             tickets: 0,

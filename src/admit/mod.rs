@@ -28,7 +28,8 @@ mod signals;
 
 pub use admission::{Action, Admission, Arrival, Ask};
 pub use capacity::{
-    Books, Candidate, CapacitySettings, Flight, HeldBy, Job, Outlook, Room, Timeline, Verdict, Why, decide,
+    Books, Candidate, CapacitySettings, Comparison, Flight, HeldBy, Job, Outlook, Policy, Room, Timeline,
+    Verdict, Why, decide,
 };
 pub use gate::{Gate, GateState};
 pub use length::Limits;
@@ -38,7 +39,9 @@ pub use predict::Predictor;
 pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};
 pub use rejection::{LimitSource, Rejection, Unavailable};
-pub use settings::{LengthSettings, OutputRule, QueueSettings, Settings};
+pub use settings::{
+    FairnessSettings, LengthSettings, OutputRule, QueueSettings, Settings, SloSettings, TenantSettings,
+};
 pub use signals::Signals;
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::request::Priority;
+
 use super::capacity::CapacitySettings;
 use super::mode::ModeSettings;
 use super::rate::RateSettings;
@@ -24,6 +26,55 @@ pub struct Settings {
     pub capacity: CapacitySettings,
     /// Who may wait.
     pub queue: QueueSettings,
+    /// What an answer must keep to be worth anything.
+    pub slo: SloSettings,
+    /// How tenants share the engine.
+    pub fairness: FairnessSettings,
+}
+
+/// What an answer must keep to be worth anything. Without a target its gates are open: a slow engine
+/// is not an overloaded one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SloSettings {
+    /// Seconds from a request's arrival to its first token, over 0; absent: no target.
+    pub ttft_seconds: Option<f64>,
+    /// Mean seconds between two tokens of an answer, over 0; absent: no target.
+    pub itl_seconds: Option<f64>,
+}
+
+impl SloSettings {
+    /// The target of the first token.
+    #[must_use]
+    pub fn ttft(&self) -> Option<Duration> {
+        self.ttft_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+}
+
+/// How tenants share the engine where not all of them fit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FairnessSettings {
+    /// Tenants that differ from the others.
+    pub tenants: Vec<TenantSettings>,
+}
+
+/// One tenant that differs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSettings {
+    /// The hash of its API key, as the state page and the ledger show it.
+    pub id: String,
+    /// Its share against that of a tenant with 1, over 0.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// What its requests are, whatever they say.
+    #[serde(default)]
+    pub priority: Option<Priority>,
+}
+
+const fn one() -> f64 {
+    1.0
 }
 
 /// What becomes of prompt and asked output together over the context length.

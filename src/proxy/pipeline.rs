@@ -367,6 +367,9 @@ impl Pipeline {
             stream: shape.stream,
             body_bytes: if let Body::Held(held) = &body { held.bytes.len() as u64 } else { 0 },
             max_wait: self.parts.admit.queue.wait(client.max_wait, client.patience),
+            ttft: client.ttft.or_else(|| self.parts.admit.slo.ttft()),
+            tenant: client.tenant.number(),
+            priority: client.priority,
         };
         match self.parts.gate.admit(ask).await {
             Ok(permit) => {

@@ -5,6 +5,7 @@ use std::hash::Hasher as _;
 use std::time::Duration;
 
 use http::HeaderMap;
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 /// The key under which tenants and prefixes are hashed; without it a hash says nothing.
@@ -58,6 +59,23 @@ impl Tenant {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The hash as a number; 0 for `anonymous`.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        u64::from_str_radix(&self.0, 16).unwrap_or(0)
+    }
+}
+
+/// Who goes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    #[default]
+    Interactive,
+    /// Nobody does: it takes what the others leave.
+    Batch,
 }
 
 /// What the headers say about the client.
@@ -70,6 +88,10 @@ pub struct Client {
     /// The longest the client lets this request wait in the queue (`x-kvgate-max-wait`, seconds; 0: not
     /// at all).
     pub max_wait: Option<Duration>,
+    /// Seconds to the first token after which the client has no use for the answer (`x-kvgate-ttft`).
+    pub ttft: Option<Duration>,
+    /// `x-kvgate-priority: batch` says that nobody waits for it; a client can only step back by it.
+    pub priority: Priority,
     /// Which attempt this is by the client library's own count (0 first).
     pub retry: u32,
 }
@@ -91,6 +113,11 @@ impl Client {
                 .filter(|v| *v == "0")
                 .map(|_| Duration::ZERO)
                 .or_else(|| seconds(headers, "x-kvgate-max-wait")),
+            ttft: seconds(headers, "x-kvgate-ttft"),
+            priority: match text(headers, "x-kvgate-priority") {
+                Some(word) if word.eq_ignore_ascii_case("batch") => Priority::Batch,
+                _ => Priority::Interactive,
+            },
             retry: text(headers, "x-stainless-retry-count").and_then(|v| v.parse().ok()).unwrap_or(0),
         }
     }

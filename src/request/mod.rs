@@ -12,7 +12,7 @@ mod prompt;
 mod shape;
 mod tokens;
 
-pub use client::{Client, Tenant, TenantKey};
+pub use client::{Client, Priority, Tenant, TenantKey};
 pub use count::{Certainty, Count};
 pub use dialect::{ReadError, Reading, Route, is_known, route};
 pub use id::{ClientId, RequestId, engine_id};

@@ -28,7 +28,8 @@ def launch(gate):
                 {"x-request-id": rid})
         want = (4, 0) if wave == "run" else (4, 4)
         wire.wait_for(lambda: gate_engine_busy(gate) == want, 30,
-                      lambda: f"running, waiting: {gate_engine_busy(gate)}, not {want}")
+                      lambda: f"running, waiting: {gate_engine_busy(gate)}, not {want}; answers so far: "
+                              f"{[(rid, call.got, call.answer) for rid, (_, call) in calls.items()]}")
     return calls
 
 

@@ -23,8 +23,12 @@ def bare(engine, kind, show):
 
 def gated(engine, kind, seconds, **more):
     with Gateway(engine.url, f"preemption-{kind}-{seconds}s") as gate:
-        # A gateway that has seen the engine's pace, as one has in real life.
-        wire.ask(gate.url, "/v1/completions", prompts.completion(50, 100, stream=True))
+        # A gateway that has seen the engine's pace, as one has in real life: alone, and with all its seats
+        # taken (a step with four takes up to twice as long as one with one).
+        for together in (1, settings.MAX_NUM_SEQS):
+            calls = [wire.Call(gate.url, "/v1/completions", prompts.completion(50, 100, stream=True))
+                     for _ in range(together)]
+            assert [call.wait().status for call in calls] == [200] * together
         engine.wait_idle()
         return Crowd(gate.url, engine.url, kind=kind, books=gate.admin,
                      headers=settings.patience(seconds), **more).run()

@@ -70,6 +70,8 @@ impl Flight {
 pub struct Books {
     pub(super) settings: CapacitySettings,
     pub(super) flights: IndexMap<u64, Flight>,
+    /// Sequences of all flights.
+    sequences: u64,
     pub(super) measured: Measured,
     pub(super) seats: Seats,
     /// The engine's pace.
@@ -99,6 +101,7 @@ impl Books {
         Self {
             settings,
             flights: IndexMap::new(),
+            sequences: 0,
             measured: Measured::default(),
             seats: Seats::default(),
             pace: Pace::default(),
@@ -140,8 +143,14 @@ impl Books {
 
     /// Sequences in flight.
     #[must_use]
-    pub fn sequences(&self) -> u64 {
-        self.flights.values().map(|flight| flight.asked.sequences).sum()
+    pub const fn sequences(&self) -> u64 {
+        self.sequences
+    }
+
+    /// Seconds per token of one sequence while the engine is as full as it was seen to get.
+    #[must_use]
+    pub fn busy_step(&self, now: Instant) -> Option<f64> {
+        self.pace.step_with(self.sequences.max(self.proven), now)
     }
 
     /// Tokens reserved by what is in flight.
@@ -168,7 +177,10 @@ impl Books {
         let busy = self.busy;
         let flight =
             Flight { asked, generated: 0, admitted: now, first: None, last: None, busy, clock: None };
-        self.flights.insert(id, flight);
+        self.sequences += asked.sequences;
+        if let Some(replaced) = self.flights.insert(id, flight) {
+            self.sequences -= replaced.asked.sequences;
+        }
     }
 
     /// Its first token came. A plain answer shows its first token with its last: it says nothing here.
@@ -188,7 +200,7 @@ impl Books {
     /// reports all at once, which says nothing.
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
         if let Some((tokens, gap)) = self.generated(id, total, now) {
-            self.pace.streamed(tokens, gap, now);
+            self.pace.streamed(tokens, gap, self.sequences, now);
         }
     }
 
@@ -232,6 +244,7 @@ impl Books {
     pub fn leave(&mut self, id: u64, now: Instant) -> bool {
         self.occupy(now);
         let Some(flight) = self.flights.swap_remove(&id) else { return false };
+        self.sequences -= flight.asked.sequences;
         self.seats.finished(flight.asked.sequences);
         true
     }
@@ -239,6 +252,7 @@ impl Books {
     /// The engine that held all this is gone.
     pub fn clear(&mut self) {
         self.flights.clear();
+        self.sequences = 0;
         self.measured = Measured::default();
         self.seats = Seats::default();
         self.pool = None;

@@ -41,6 +41,56 @@ pub struct CapacitySettings {
     pub slack_steps: u64,
     /// Requests in flight at most while the pool's size is unknown; at least 1.
     pub unknown_pool_inflight: u64,
+    /// Which rule decides.
+    pub policy: Policy,
+    /// What the rules to compare with go by.
+    pub comparison: Comparison,
+}
+
+/// Which rule decides whether a request goes. All but the first are there to be compared with, on an
+/// operator's own traffic or in the bench.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// All gates of this room.
+    #[default]
+    Kvgate,
+    /// Every request goes at once: what the engine does alone.
+    None,
+    /// At most `inflight` requests.
+    Cap,
+    /// While the scraped KV usage is under `kv_usage`.
+    KvThreshold,
+    /// While max(waiting / `waiting`, KV usage / `kv_usage`) of the last scrape is under 1, and the scrape is
+    /// recent (the saturation detector of the Gateway API Inference Extension, v1.0, its utilization
+    /// detector).
+    KvAndQueue,
+    /// While the prompt tokens in prefill are at most `prefill_tokens`, else refused at once (vLLM's
+    /// `--max-num-queued-tokens`, pull request 49445).
+    PrefillCap,
+}
+
+/// What the rules to compare with go by.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Comparison {
+    /// Requests in flight, at least 1.
+    pub inflight: u64,
+    /// KV usage, over 0 to 1.
+    pub kv_usage: f64,
+    /// Requests waiting in the engine, over 0.
+    pub waiting: f64,
+    /// Prompt tokens in prefill, at least 1.
+    pub prefill_tokens: u64,
+    /// Share of the time to the first token that a request may spend in the queue, over 0 to 1; absent:
+    /// only the queue's own longest wait holds.
+    pub queue_share: Option<f64>,
+}
+
+impl Default for Comparison {
+    fn default() -> Self {
+        Self { inflight: 100, kv_usage: 0.8, waiting: 5.0, prefill_tokens: 16_384, queue_share: None }
+    }
 }
 
 impl Default for CapacitySettings {
@@ -52,6 +102,8 @@ impl Default for CapacitySettings {
             pool_share: 0.98,
             slack_steps: 2,
             unknown_pool_inflight: 64,
+            policy: Policy::default(),
+            comparison: Comparison::default(),
         }
     }
 }

@@ -47,6 +47,35 @@ const LEAST_WIDTH: f64 = 0.03;
 /// Widths are so many mean deviations.
 const DEVIATIONS: f64 = 3.0;
 
+/// Classes of how many sequences ran, by powers of two.
+const CROWDS: usize = 17;
+
+/// How much longer a step is with more sequences in it: a mean step for each power of two that was seen.
+#[derive(Debug, Clone, Default)]
+struct Crowds {
+    steps: [Mean; CROWDS],
+    last: Option<usize>,
+}
+
+impl Crowds {
+    fn class(running: u64) -> usize {
+        (running.max(1).ilog2() as usize).min(CROWDS - 1)
+    }
+
+    fn take(&mut self, running: u64, step: f64, gain: f64, now: Instant) {
+        let class = Self::class(running);
+        self.steps[class].take(step, gain, now);
+        self.last = Some(class);
+    }
+
+    /// By what a step with so many is longer than those seen last; 1 where that was never seen.
+    fn longer(&self, running: u64) -> f64 {
+        let known = |class: usize| self.steps[class].known().filter(|step| *step > 0.0);
+        let ratio = || Some(known(Self::class(running))? / known(self.last?)?);
+        ratio().unwrap_or(1.0)
+    }
+}
+
 /// Learned times of the engine.
 #[derive(Debug, Clone, Default)]
 pub struct Pace {
@@ -54,6 +83,7 @@ pub struct Pace {
     scrape: Mean,
     plain: Mean,
     lead: Mean,
+    crowds: Crowds,
     /// Requests running at the scrape before.
     running: Option<f64>,
     /// Scrapes in a row in whose time somebody was in prefill.
@@ -108,11 +138,13 @@ impl Scrape {
 }
 
 impl Pace {
-    /// A stream generated `tokens` per sequence in `gap`.
-    pub fn streamed(&mut self, tokens: u64, gap: Duration, now: Instant) {
+    /// A stream generated `tokens` per sequence in `gap`, while so many sequences were `running`.
+    pub fn streamed(&mut self, tokens: u64, gap: Duration, running: u64, now: Instant) {
         if tokens > 0 {
             let gain = 1.0 - 0.98f64.powi(tokens.min(1000) as i32);
-            self.stream.take(gap.as_secs_f64() / tokens as f64, gain, now);
+            let step = gap.as_secs_f64() / tokens as f64;
+            self.stream.take(step, gain, now);
+            self.crowds.take(running, step, gain, now);
         }
     }
 
@@ -131,6 +163,7 @@ impl Pace {
         let mean = trusted.unwrap_or(between);
         if let Some(rate) = rate.filter(|rate| *rate > 0.0 && mean >= 0.5 && tells) {
             self.scrape.take(mean / rate, gain, now);
+            self.crowds.take(mean.round() as u64, mean / rate, gain, now);
         }
         let mean = ours.filter(|_| all_ours || !scrape.foreign()).unwrap_or(between);
         let each = match rate {
@@ -217,6 +250,12 @@ impl Pace {
             .filter(|step| *step > 0.0)
     }
 
+    /// The same while so many sequences run together.
+    #[must_use]
+    pub fn step_with(&self, running: u64, now: Instant) -> Option<f64> {
+        Some(self.step(now)? * self.crowds.longer(running))
+    }
+
     /// Seconds from admission to the first token; zero where no stream has shown it.
     #[must_use]
     pub fn lead(&self) -> f64 {
@@ -250,6 +289,17 @@ mod tests {
         (0..5).for_each(|_| pace.completed_plain(180, &began, t));
         let (least, most) = pace.progress(&began, t).unwrap();
         assert!(least < 180.0 && most > 180.0 && most - least < 15.0, "{least} {most}");
+    }
+
+    #[test]
+    fn a_pace_seen_with_one_becomes_that_of_a_crowd_that_was_seen_before() {
+        let t = Instant::now();
+        let mut pace = Pace::default();
+        (0..50).for_each(|_| pace.streamed(1, Duration::from_millis(28), 4, t));
+        (0..400).for_each(|_| pace.streamed(1, Duration::from_millis(16), 1, t));
+        let near = |step: Option<f64>, seconds: f64| (step.unwrap() - seconds).abs() < 1e-3;
+        assert!(near(pace.step_with(1, t), 0.016) && near(pace.step_with(5, t), 0.028));
+        assert!(near(pace.step_with(16, t), 0.016), "never seen: as it is");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::admit::Unavailable;
+use crate::request::Priority;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,6 +37,9 @@ fn ask(prompt: u64, wait: Duration) -> Ask {
         stream: true,
         body_bytes: 1000,
         max_wait: wait,
+        ttft: None,
+        tenant: 0,
+        priority: Priority::Interactive,
     }
 }
 

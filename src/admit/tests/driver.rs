@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::engine::{Engine, Run};
 use crate::admit::*;
-use crate::request::Tokens;
+use crate::request::{Priority, Tokens};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
@@ -63,8 +63,7 @@ pub struct World {
 
 impl World {
     pub fn new(gate: bool, engine: Engine) -> Self {
-        let admission =
-            gate.then(|| Admission::new(CapacitySettings::default(), &QueueSettings::default(), 7));
+        let admission = gate.then(|| Admission::new(&Settings::default(), 7));
         let mut world = Self {
             admission,
             engine,
@@ -99,7 +98,8 @@ impl World {
 
     /// Other settings, before anybody came.
     pub fn with(&mut self, capacity: CapacitySettings, queue: QueueSettings) {
-        self.admission = Some(Admission::new(capacity, &queue, 7));
+        let settings = Settings { capacity, queue, ..Settings::default() };
+        self.admission = Some(Admission::new(&settings, 7));
         self.scrape();
     }
 
@@ -166,6 +166,9 @@ impl World {
                 stream: load.stream,
                 body_bytes: 1000,
                 max_wait: load.max_wait,
+                ttft: None,
+                tenant: 0,
+                priority: Priority::Interactive,
             };
             match self.admission.as_mut().map(|a| a.arrive(id, &ask, now)) {
                 None | Some(Arrival::Admitted) => self.go(id),
