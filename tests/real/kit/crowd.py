@@ -28,13 +28,14 @@ class One:
 
 class Crowd:
     def __init__(self, base, engine, size=40, prompt=300, output=400, kind="mixed",
-                 headers=None, come_back=False, books=None):
-        self.base, self.engine, self.books = base, engine, books
+                 headers=None, come_back=False, books=None, usual=None):
+        self.base, self.engine, self.books, self.usual = base, engine, books, usual
         self.output, self.come_back, self.headers = output, come_back, headers or {}
         self.clients = [One(i, kind == "stream" or (kind == "mixed" and i % 2 == 0))
                         for i in range(size)]
         self.bodies = [prompts.completion(prompt, output, stream=c.stream) for c in self.clients]
         self.samples = []               # (t, running, waiting, kv usage, preemptions, our queue)
+        self.generated = []             # (t, tokens generated so far)
         self.watching = threading.Event()
 
     def now(self):
@@ -63,6 +64,7 @@ class Crowd:
                                  page.total("vllm:num_requests_waiting"),
                                  page.total("vllm:kv_cache_usage_perc"),
                                  page.total("vllm:num_preemptions_total"), ours))
+            self.generated.append((self.now(), page.total("vllm:generation_tokens_total")))
 
     def run(self):
         before = prom.scrape(self.engine)
@@ -85,6 +87,21 @@ class Crowd:
         self.moved = lambda name, **labels: after.total(name, **labels) - before.total(name, **labels)
         self.preemptions = self.moved("vllm:num_preemptions_total")
         return self
+
+    def made(self, t):
+        """Tokens that the engine had generated at `t` seconds, between two samples as if evenly."""
+        before, after = self.generated[0], self.generated[-1]
+        for sample in self.generated:
+            if sample[0] > t:
+                after = sample
+                break
+            before = sample
+        share = (t - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0
+        return before[1] + min(max(share, 0), 1) * (after[1] - before[1])
+
+    def pace(self, t, span=10):
+        """The engine's tokens per second in the `span` seconds before `t`; at first that of before."""
+        return self.usual if t < span else (self.made(t) - self.made(t - span)) / span
 
     @property
     def most_waiting(self):

@@ -1,9 +1,11 @@
 """Was the Retry-After right?  What each refused client was told, against what came of it.
 
 A client comes back exactly when it was told.  From a refusal to the moment it is
-let in (it was queued, or went on at once) is `real`.  Right within a factor of two:
+let in (it was queued, or went on at once) is `real`.  A promise is made at the pace of that
+moment: `at pace` is what the engine generated in that time, in seconds of that pace, so that a
+machine with other work meanwhile is not held against it.  Right within a factor of two:
 
-  too early   real > 2 x told: it came back and was turned away again, or then still
+  too early   real and at pace > 2 x told: it came back and was turned away again, or then still
               waited longer than it had been told.  Not held against a refusal that
               told the most that may be told (60 s, less the jitter).
   too late    the engine had had room for it, with nobody queued, for a whole second
@@ -24,8 +26,15 @@ def waits(crowd, out):
             at = a.t_end - crowd.start
             rows.append({"client": c.number, "refused": at, "after": a.t_end - a.t_sent,
                          "told": a.told, "real": let_in - at if let_in else None,
+                         "pace": _at_pace(crowd, at, let_in) if let_in else None,
                          "room": _room(crowd, at, at + a.told)})
     return rows
+
+
+def _at_pace(crowd, start, end):
+    """The engine's work from `start` to `end`, in seconds at its pace at `start`."""
+    pace = crowd.pace(start)
+    return (crowd.made(end) - crowd.made(start)) / pace if pace else end - start
 
 
 def _let_in(c, crowd, out):
@@ -53,7 +62,7 @@ def verdict(row):
     real, told = row["real"], row["told"]
     if real is None:
         return "never served"
-    if real > 2 * told + SLACK and told < MOST:
+    if min(real, row["pace"]) > 2 * told + SLACK and told < MOST:
         return "too early"
     if row["room"] is not None and row["room"] < told / 2 - SLACK:
         return "too late"

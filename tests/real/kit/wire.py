@@ -227,12 +227,18 @@ class Call(threading.Thread):
 
 
 def wait_for(what, seconds, why, every=0.05):
-    """Until `what()` is true; its value.  Fails with `why` and the last value."""
-    end = time.monotonic() + seconds
+    """Until `what()` is true; its value.  Fails with `why` and the last value.
+
+    A look that takes long (a machine that stood still) counts as one second of the time: what is
+    waited for stood still too.
+    """
+    left = seconds
     while True:
+        began = time.monotonic()
         value = what()
         if value:
             return value
-        if time.monotonic() > end:
+        if left <= 0:
             raise AssertionError(f"not within {seconds} s: {why() if callable(why) else why}")
         time.sleep(every)
+        left -= min(time.monotonic() - began, 1)
