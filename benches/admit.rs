@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kvgate::admit::{
-    Admission, Ask, Books, Candidate, CapacitySettings, Outlook, QueueSettings, Settings, Signals, decide,
+    Admission, Ask, Books, Candidate, CapacitySettings, Kind, Outlook, QueueSettings, Settings, Signals,
+    decide,
 };
 use kvgate::request::{Priority, Tokens};
 use tokio::time::Instant;
@@ -36,7 +37,9 @@ fn books(signals: &Signals, now: Instant) -> Books {
 }
 
 fn asked(books: &Books, i: u64) -> Candidate {
-    books.candidate(300 + i * 131 % 700, Some(Tokens(200 + i * 37 % 400)), 1, true)
+    let cap = Some(Tokens(200 + i * 37 % 400));
+    let kind = Kind { tenant: i % 8, prompt: 300 + i * 131 % 700, cap };
+    books.candidate(i, kind, (1, true, Priority::Interactive))
 }
 
 fn ask(i: u64) -> Ask {
@@ -65,7 +68,7 @@ fn decisions(c: &mut Criterion) {
     });
     let outlook = Outlook::new(&books, &signals, now, false);
     c.bench_function("decide again in the same moment, 1000 in flight", |b| {
-        b.iter(|| black_box(&outlook).decide(black_box(&candidate)));
+        b.iter(|| black_box(&outlook).decide(black_box(&candidate), 0));
     });
     c.bench_function("a token, 1000 in flight", |b| {
         let mut books = books.clone();

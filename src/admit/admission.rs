@@ -8,10 +8,13 @@ use tokio::time::Instant;
 use crate::request::{Priority, Tokens};
 
 use super::appointments::{Appointments, LONGEST};
-use super::capacity::{Books, Candidate, HeldBy, Outlook, Verdict};
-use super::forecast::Forecast;
-use super::queue::{Queue, Waiter};
-use super::rejection::{Rejection, Unavailable};
+use super::capacity::{Books, Candidate, HeldBy, Outlook, Policy, Verdict};
+use super::forecast::{Forecast, Known};
+use super::gates::{self, Gates, Look};
+use super::predict::Kind;
+use super::queue::{Queue, Waiter, cost};
+use super::recovery::{Last, Recovery};
+use super::rejection::{Held, Rejection, Unavailable};
 use super::settings::Settings;
 use super::signals::Signals;
 
@@ -26,6 +29,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
 /// Who returns so much before its place was told less than the truth, because of the longest time.
 const EARLY: Duration = Duration::from_secs(10);
+/// Share of the engine that batch gets where it waits, whatever else does.
+const BATCH_FLOOR: f64 = 0.05;
+/// What is left of the memory of who was served with each request.
+const SERVED_MEMORY: f64 = 0.99;
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
 
@@ -89,15 +96,19 @@ pub enum Action {
 pub struct Admission {
     /// What is in flight.
     pub books: Books,
+    gates: Gates,
     queue: Queue,
     queue_limit: usize,
     signals: Signals,
     life: Option<u64>,
     forecast: Forecast,
     appointments: Appointments,
+    recovery: Recovery,
     draining: bool,
     looked: Option<Instant>,
-    held_by: Option<HeldBy>,
+    held: Option<Held>,
+    /// Cost served of late, by priority.
+    served: [f64; 2],
     random: u64,
 }
 
@@ -106,17 +117,22 @@ impl Admission {
     #[must_use]
     pub fn new(settings: &Settings, seed: u64) -> Self {
         let queue = &settings.queue;
+        let mut books = Books::new(settings.capacity.clone());
+        books.shares = settings.fairness.shares();
         Self {
-            books: Books::new(settings.capacity.clone()),
+            books,
+            gates: Gates::new(settings),
             queue: Queue::new(queue.requests, queue.bytes),
             queue_limit: queue.requests,
             signals: Signals::default(),
             life: None,
             forecast: Forecast::default(),
             appointments: Appointments::new(queue.appointments),
+            recovery: Recovery::default(),
             draining: false,
             looked: None,
-            held_by: None,
+            held: None,
+            served: [0.0; 2],
             random: seed | 1,
         }
     }
@@ -129,14 +145,14 @@ impl Admission {
 
     /// Bytes that wait.
     #[must_use]
-    pub fn queued_bytes(&self) -> u64 {
+    pub const fn queued_bytes(&self) -> u64 {
         self.queue.bytes()
     }
 
     /// What holds the first in line, where one waits.
     #[must_use]
-    pub fn held_by(&self) -> Option<HeldBy> {
-        self.held_by.filter(|_| !self.queue.is_empty())
+    pub fn held(&self) -> Option<Held> {
+        self.held.filter(|_| !self.queue.is_empty())
     }
 
     /// Refused clients that are expected back.
@@ -145,93 +161,143 @@ impl Admission {
         self.appointments.len()
     }
 
-    /// A request arrives.
+    /// The longest prompt that a death has taught to let through, tokens.
+    #[must_use]
+    pub const fn guard(&self) -> Option<u64> {
+        self.recovery.guard()
+    }
+
+    /// Sequences that may be in flight since a death by too many; `None` where that is over.
+    #[must_use]
+    pub fn cut(&self, now: Instant) -> Option<u64> {
+        self.recovery.cut_now(now)
+    }
+
+    /// A request arrives. One that is [`Arrival::Queued`] may be the first in line: [`Admission::advance`]
+    /// says.
     pub fn arrive(&mut self, id: u64, ask: &Ask, now: Instant) -> Arrival {
-        let asked = self.candidate(ask);
+        let asked = self.candidate(id, ask);
         if let Err(refused) = self.open() {
             return Arrival::Refused(refused);
         }
         self.appointments.expire(now);
         let kept = self.appointments.keep(&asked, now);
-        if self.queue.is_empty() {
-            match Outlook::new(&self.books, &self.signals, now, false).decide(&asked) {
+        if self.queue.is_empty() || self.gates.policy == Policy::None {
+            match self.gate(&self.outlook(now), &asked, ask.ttft, false, now) {
                 Verdict::Admit(_) => {
                     self.books.admit(id, asked, now);
                     self.forecast.admitted(&asked, now);
                     return Arrival::Admitted;
                 }
-                Verdict::Hold { gate, .. } => self.held_by = Some(gate),
+                Verdict::Hold { gate, needed, free } => self.held = Some(Held { by: gate, needed, free }),
             }
         }
         if kept.is_some() {
             self.forecast.outdated();
         }
-        if !self.queue.has_place(ask.body_bytes) {
-            let retry_after = self.told(asked, now);
-            let queued = self.queue.len();
-            return Arrival::Refused(Rejection::QueueFull { queued, limit: self.queue_limit, retry_after });
+        if let Some(refused) = self.no_place(&asked, ask, now) {
+            return Arrival::Refused(refused);
         }
-        let parts = (&self.books, &self.queue, &self.signals);
-        let predicted = self.forecast.wait(&asked, parts, now);
+        let prefill = self.held.is_some_and(|held| matches!(held.by, HeldBy::Prefill | HeldBy::Latency));
+        let known = Known { books: &self.books, queue: &self.queue, signals: &self.signals, prefill };
+        let predicted = self.forecast.wait(&asked, known, now);
         let mut wait = predicted.map(|(_, wait)| wait);
         if kept.is_some_and(|kept| kept.place > now + EARLY) {
             // It was told the longest time that may be told, which is before its place: those that
             // were promised an earlier one must not find it taken.
-            wait = self.forecast.place(&asked, parts, (&self.appointments, false), now);
+            wait = self.forecast.place(&asked, known, (&self.appointments, false), now);
         }
-        if let Some(predicted) = wait.filter(|wait| *wait > ask.max_wait.mul_f64(ON_ARRIVAL)) {
-            let (retry_after, deadline) = (self.told(asked, now), ask.max_wait);
-            return Arrival::Refused(Rejection::WaitTooLong { predicted, deadline, retry_after });
+        let waits = wait.filter(|_| self.gates.policy == Policy::Kvgate);
+        if let Some(late) = waits.and_then(|wait| self.too_late(&asked, ask, wait, now)) {
+            let (predicted, deadline) = late;
+            let (retry_after, held) = (self.told(asked, now), self.held);
+            return Arrival::Refused(Rejection::WaitTooLong { predicted, deadline, held, retry_after });
         }
-        self.forecast.queued(&asked, now);
-        self.queue.push(Waiter {
-            id,
-            asked,
-            bytes: ask.body_bytes,
-            since: now,
-            deadline: now + ask.max_wait,
-            predicted: predicted.map(|(raw, _)| raw),
-        });
+        self.join(id, asked, ask, predicted.map(|(raw, _)| raw), now);
         Arrival::Queued
     }
 
     /// Admits from the front of the queue while it fits, and evicts those whose deadline passed or
-    /// cannot be met any more. Call it after anything that frees room, and on a tick.
+    /// cannot be met any more. Call it after anything that frees room, after an arrival that was queued, and
+    /// on a tick.
     pub fn advance(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Err(why) = self.open() {
-            while let Some(waiter) = self.queue.pop() {
+            while let Some(waiter) = self.pop() {
                 actions.push(Action::Evict { id: waiter.id, why: why.clone() });
             }
             return actions;
         }
+        self.forecast.look(!self.queue.is_empty(), now);
         if self.queue.is_empty() {
             return actions;
         }
+        self.books.prefill.pass(now);
         self.evict_late(now, &mut actions);
-        let mut outlook = Outlook::new(&self.books, &self.signals, now, false);
-        while let Some(asked) = self.queue.front().map(|waiter| waiter.asked) {
+        let mut outlook = self.outlook(now);
+        while let Some((id, asked)) = self.next(&outlook, now) {
+            let Some(waiter) = self.take(id) else { break };
+            outlook.add(&asked);
+            self.admit(waiter, asked, now, &mut actions);
+        }
+        actions
+    }
+
+    /// The first in line that may go now. One that is held is overtaken only where its own prompt is what
+    /// holds it, and only until it has waited for long: what it needs can then drain.
+    fn next(&mut self, outlook: &Outlook, now: Instant) -> Option<(u64, Candidate)> {
+        let mut first = None;
+        for id in self.queue.first(&self.books.shares, self.batch_is_due()) {
+            let waiter = self.queue.get(id)?;
+            let (since, ttft, deadline) = (waiter.since, waiter.ttft, waiter.deadline);
             // What is known of lengths may have changed since it came.
-            let asked = self.books.candidate(asked.prompt, asked.cap, asked.sequences, asked.stream);
-            match outlook.decide(&asked) {
-                Verdict::Admit(_) => {
-                    let Some(waiter) = self.queue.pop() else { break };
-                    outlook.add(&asked);
-                    self.admit(waiter, asked, now, &mut actions);
-                }
-                Verdict::Hold { gate, .. } => {
-                    self.held_by = Some(gate);
-                    break;
+            let Candidate { kind, sequences, stream, priority, .. } = waiter.asked;
+            let asked = self.books.candidate(id, kind, (sequences, stream, priority));
+            let slack = ttft.unwrap_or(deadline.saturating_duration_since(since));
+            let own = self.books.prefill.cost(kind.prompt as f64);
+            let urgent = gates::urgent(now.saturating_duration_since(since), slack, own);
+            match self.gate(outlook, &asked, ttft, urgent, now) {
+                Verdict::Admit(_) => return Some((id, asked)),
+                Verdict::Hold { gate, needed, free } => {
+                    first.get_or_insert(Held { by: gate, needed, free });
+                    if urgent || !matches!(gate, HeldBy::Prefill | HeldBy::Latency) {
+                        break;
+                    }
                 }
             }
         }
-        actions
+        self.held = first.or(self.held);
+        None
+    }
+
+    /// All gates, for one request.
+    fn gate(
+        &self,
+        outlook: &Outlook,
+        asked: &Candidate,
+        ttft: Option<Duration>,
+        urgent: bool,
+        now: Instant,
+    ) -> Verdict {
+        let look =
+            Look { books: &self.books, signals: &self.signals, recovery: &self.recovery, ttft, urgent, now };
+        self.gates.decide(outlook, asked, &look)
+    }
+
+    fn outlook(&self, now: Instant) -> Outlook {
+        Outlook::new(&self.books, &self.signals, now, false)
+    }
+
+    /// Whether batch waits and has had less than its floor.
+    fn batch_is_due(&self) -> bool {
+        let [interactive, batch] = self.served;
+        self.queue.has(Priority::Batch) && batch < BATCH_FLOOR * (interactive + batch)
     }
 
     /// Lets everything in the queue go, whatever the books say (the gate was switched off).
     pub fn release(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
-        while let Some(waiter) = self.queue.pop() {
+        while let Some(waiter) = self.pop() {
             let asked = waiter.asked;
             self.admit(waiter, asked, now, &mut actions);
         }
@@ -241,25 +307,32 @@ impl Admission {
     /// A request leaves: from the queue or from the books, wherever it is; false where it was in
     /// neither (it was evicted, or the engine that held it is gone).
     pub fn leave(&mut self, id: u64, now: Instant) -> bool {
-        self.books.leave(id, now) || self.queue.remove(id).is_some()
+        self.books.leave(id, now) || self.take(id).is_some()
     }
 
     /// Evicts one request if it still waits: its own clock says that its deadline passed.
     pub fn give_up(&mut self, id: u64, now: Instant) -> Option<Rejection> {
-        let waiter = self.queue.remove(id)?;
+        let waiter = self.take(id)?;
         Some(self.passed(&waiter, now))
+    }
+
+    /// The first token of a request came.
+    pub fn first_token(&mut self, id: u64, now: Instant) {
+        if self.books.first_token(id, now) {
+            self.recovery.began();
+        }
     }
 
     /// An answer ended by itself: teaches lengths and pace. `output` is over all sequences.
     pub fn completed(
         &mut self,
         id: Option<u64>,
-        (cap, sequences): (Option<Tokens>, u64),
+        (kind, sequences): (Kind, u64),
         output: Tokens,
         now: Instant,
     ) {
         if output > Tokens::ZERO {
-            self.books.predictor.learn(cap, Tokens(output.get() / sequences.max(1)));
+            self.books.predictor.learn(&kind, Tokens(output.get() / sequences.max(1)));
             if let Some(id) = id {
                 self.books.completed(id, output.get(), now);
             }
@@ -278,7 +351,15 @@ impl Admission {
 
     /// The engine is gone: nothing is in flight any more, and [`Admission::advance`] evicts all that
     /// wait. The next signals that say ready open the gate again.
-    pub fn engine_gone(&mut self, retry_after: Option<Duration>) {
+    pub fn engine_gone(&mut self, retry_after: Option<Duration>, now: Instant) {
+        let last = Last {
+            sequences: self.books.sequences(),
+            unproven: self.books.prefill.unproven().collect(),
+            proven: self.books.prefill.proven(),
+            kv_usage: self.signals.kv_usage,
+            waiting: self.signals.waiting,
+        };
+        self.recovery.died(&last, now);
         self.books.clear();
         self.signals.state_ready = false;
         self.signals.retry_after = retry_after;
@@ -292,11 +373,13 @@ impl Admission {
         self.draining = true;
     }
 
-    pub(super) fn candidate(&self, ask: &Ask) -> Candidate {
+    pub(super) fn candidate(&self, id: u64, ask: &Ask) -> Candidate {
         let sequences = ask.sequences.max(1);
         // The prompt of one sequence: the longest is an upper bound of the mean over prompts.
         let prompt = if sequences == 1 { ask.prompt.max(ask.longest) } else { ask.longest };
-        self.books.candidate(prompt.get(), ask.max_output, sequences, ask.stream)
+        let kind = Kind { tenant: ask.tenant, prompt: prompt.get(), cap: ask.max_output };
+        let priority = self.gates.priority(ask.tenant, ask.priority);
+        self.books.candidate(id, kind, (sequences, ask.stream, priority))
     }
 
     /// Whether the gate is open at all.
@@ -313,54 +396,137 @@ impl Admission {
         Ok(())
     }
 
+    /// The queue is full, or there is none.
+    fn no_place(&mut self, asked: &Candidate, ask: &Ask, now: Instant) -> Option<Rejection> {
+        if self.gates.policy != Policy::PrefillCap && self.queue.has_place(ask.body_bytes) {
+            return None;
+        }
+        let retry_after = self.told(*asked, now);
+        let (queued, limit) = (self.queue.len(), self.queue_limit);
+        Some(Rejection::QueueFull { queued, limit, held: self.held, retry_after })
+    }
+
+    /// Whether a request would be too late if it waited so long: its wait, and what it may be.
+    fn too_late(
+        &self,
+        asked: &Candidate,
+        ask: &Ask,
+        wait: Duration,
+        now: Instant,
+    ) -> Option<(Duration, Duration)> {
+        if wait > ask.max_wait.mul_f64(ON_ARRIVAL) {
+            return Some((wait, ask.max_wait));
+        }
+        let ttft = ask.ttft?;
+        let engine = self.books.prefill.ttft(asked.kind.prompt, now);
+        let hopeless = gates::hopeless(Duration::ZERO, ttft, engine);
+        let slack = ttft.as_secs_f64() - engine;
+        let mine = self.queue.of(asked.kind.tenant, asked.priority);
+        let far = mine >= gates::OWN_QUEUED && wait.as_secs_f64() > gates::FAR * slack;
+        (hopeless || far).then(|| (wait + Duration::from_secs_f64(engine.clamp(0.0, 3600.0)), ttft))
+    }
+
+    fn join(&mut self, id: u64, asked: Candidate, ask: &Ask, predicted: Option<f64>, now: Instant) {
+        let ahead = self.queue.ahead(&asked, &self.books.shares);
+        self.forecast.queued(&asked, ahead, now);
+        self.books.shares.queued(asked.kind.tenant);
+        self.queue.push(Waiter {
+            id,
+            asked,
+            bytes: ask.body_bytes,
+            since: now,
+            deadline: now + ask.max_wait,
+            ttft: ask.ttft,
+            predicted,
+        });
+    }
+
+    fn take(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.queue.remove(id)?;
+        self.books.shares.unqueued(waiter.asked.kind.tenant);
+        Some(waiter)
+    }
+
+    fn pop(&mut self) -> Option<Waiter> {
+        let waiter = self.queue.pop()?;
+        self.books.shares.unqueued(waiter.asked.kind.tenant);
+        Some(waiter)
+    }
+
     fn admit(&mut self, waiter: Waiter, asked: Candidate, now: Instant, actions: &mut Vec<Action>) {
         let waited = now.saturating_duration_since(waiter.since);
         if let Some(predicted) = waiter.predicted {
             self.forecast.learn(predicted, waited.as_secs_f64());
         }
+        self.served.iter_mut().for_each(|cost| *cost *= SERVED_MEMORY);
+        self.served[asked.priority as usize] += cost(&asked);
+        self.forecast.served(&asked);
         self.books.admit(waiter.id, asked, now);
         actions.push(Action::Admit { id: waiter.id, waited });
     }
 
     fn evict_late(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let passed: Vec<u64> = self.queue.iter().filter(|w| w.deadline <= now).map(|w| w.id).collect();
+        let late = |waiter: &Waiter| waiter.deadline <= now;
+        let passed: Vec<u64> = self.queue.iter().filter(|(w, _)| late(w)).map(|(w, _)| w.id).collect();
         for id in passed {
             if let Some(why) = self.give_up(id, now) {
                 actions.push(Action::Evict { id, why });
             }
         }
+        let mut evicted = self.first_tokens_missed(now);
         // A look costs some microseconds for each request, under the gate's lock.
         let every = LOOK_EVERY + Duration::from_micros(500) * (self.books.len() + self.queue.len()) as u32;
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < every) {
-            return;
+        let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= every);
+        if due && self.gates.policy == Policy::Kvgate {
+            self.looked = Some(now);
+            let prefill = self.held.is_some_and(|held| matches!(held.by, HeldBy::Prefill | HeldBy::Latency));
+            let known = Known { books: &self.books, queue: &self.queue, signals: &self.signals, prefill };
+            let (hopeless, predicted) = self.forecast.hopeless(known, (ON_ARRIVAL, IN_QUEUE), now);
+            predicted.into_iter().for_each(|(id, seconds)| self.queue.predict(id, seconds));
+            let found = hopeless.into_iter().filter_map(|(id, wait)| {
+                let deadline = self.queue.get(id)?.deadline.saturating_duration_since(now);
+                Some((id, wait, deadline))
+            });
+            evicted.extend(found);
         }
-        self.looked = Some(now);
-        let parts = (&self.books, &mut self.queue, &self.signals);
-        let hopeless = self.forecast.hopeless(parts, (ON_ARRIVAL, IN_QUEUE), now);
-        if hopeless.is_empty() {
+        if evicted.is_empty() {
             return;
         }
         // All leave before the first is told when to come back: none of them is in another's way.
-        let leave = |(id, wait)| Some((self.queue.remove(id)?, wait));
-        let evicted: Vec<_> = hopeless.into_iter().filter_map(leave).collect();
+        let leave = |(id, wait, deadline)| Some((self.take(id)?, wait, deadline));
+        let evicted: Vec<_> = evicted.into_iter().filter_map(leave).collect();
         self.forecast.outdated();
-        for (waiter, predicted) in evicted {
-            let deadline = waiter.deadline.saturating_duration_since(now);
-            let retry_after = self.told(waiter.asked, now);
-            let why = Rejection::WaitTooLong { predicted, deadline, retry_after };
+        for (waiter, predicted, deadline) in evicted {
+            let (retry_after, held) = (self.told(waiter.asked, now), self.held);
+            let why = Rejection::WaitTooLong { predicted, deadline, held, retry_after };
             actions.push(Action::Evict { id: waiter.id, why });
         }
     }
 
+    /// Those whose first token would come too late even if they went now, or who stand in a line that
+    /// does not shorten: ticket, what it would be, what it may be.
+    fn first_tokens_missed(&self, now: Instant) -> Vec<(u64, Duration, Duration)> {
+        let missed = |waiter: &Waiter, standing: Instant| {
+            let ttft = waiter.ttft?;
+            let waited = now.saturating_duration_since(waiter.since);
+            let stood = now.saturating_duration_since(standing);
+            let engine = self.books.prefill.ttft(waiter.asked.kind.prompt, now);
+            let late = self.gates.misses(waited, stood, ttft, engine);
+            late.then(|| (waiter.id, waited + Duration::from_secs_f64(engine.clamp(0.0, 3600.0)), ttft))
+        };
+        self.queue.iter().filter_map(|(waiter, standing)| missed(waiter, standing)).collect()
+    }
+
     fn passed(&mut self, waiter: &Waiter, now: Instant) -> Rejection {
         let waited = now.saturating_duration_since(waiter.since);
-        Rejection::DeadlinePassed { waited, retry_after: self.told(waiter.asked, now) }
+        Rejection::DeadlinePassed { waited, held: self.held, retry_after: self.told(waiter.asked, now) }
     }
 
     /// What a refused client is told, and the appointment that goes with it.
     fn told(&mut self, asked: Candidate, now: Instant) -> Duration {
-        let parts = (&self.books, &self.queue, &self.signals);
-        let place = self.forecast.place(&asked, parts, (&self.appointments, true), now);
+        let prefill = self.held.is_some_and(|held| matches!(held.by, HeldBy::Prefill | HeldBy::Latency));
+        let known = Known { books: &self.books, queue: &self.queue, signals: &self.signals, prefill };
+        let place = self.forecast.place(&asked, known, (&self.appointments, true), now);
         let blind = || BLIND.0 + BLIND.1 * self.appointments.len() as u32;
         let wait = place.unwrap_or_else(blind);
         let jitter = self.jitter();

@@ -62,7 +62,7 @@ impl Appointments {
             .made
             .iter()
             .enumerate()
-            .filter(|(_, a)| a.asked.prompt == asked.prompt && a.asked.cap == asked.cap && off(a) <= a.grace)
+            .filter(|(_, a)| a.asked.kind == asked.kind && off(a) <= a.grace)
             .min_by_key(|(_, a)| off(a))
             .map(|(i, _)| i)?;
         self.made.remove(kept)
@@ -93,9 +93,21 @@ impl Appointments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admit::predict::Kind;
+    use crate::request::Priority;
 
     fn asked(prompt: u64) -> Candidate {
-        Candidate { prompt, output: 10, likely: 10, cap: None, sequences: 1, stream: true }
+        Candidate {
+            kind: Kind { tenant: 0, prompt, cap: None },
+            sequences: 1,
+            stream: true,
+            priority: Priority::Interactive,
+            output: 10,
+            plan: 10,
+            likely: 10,
+            draw: 0,
+            doubt: false,
+        }
     }
 
     #[test]

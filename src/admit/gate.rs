@@ -14,6 +14,7 @@ use crate::telemetry::{self, Event};
 use super::admission::{Action, Admission, Arrival, Ask};
 use super::mode::{Mode, Modes, Rule};
 use super::permit::Permit;
+use super::predict::Kind;
 use super::rejection::Rejection;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -144,6 +145,10 @@ impl Gate {
             _ => {}
         }
         let queued = matches!(arrival, Arrival::Queued);
+        if queued {
+            // Its tenant may have had less than those before it.
+            self.advance(&mut state, now);
+        }
         self.told(state);
         if queued {
             self.0.queued.notify_one();
@@ -197,8 +202,9 @@ impl Gate {
     /// the permits of the dead life return nothing. The next [`Signals`] that say ready open again.
     pub fn engine_gone(&self, retry_after: Option<Duration>) {
         let mut state = self.lock();
-        state.admission.engine_gone(retry_after);
-        self.advance(&mut state, Instant::now());
+        let now = Instant::now();
+        state.admission.engine_gone(retry_after, now);
+        self.advance(&mut state, now);
         self.told(state);
     }
 
@@ -243,14 +249,14 @@ impl Gate {
             seats: admission.books.seats(),
             queued: admission.queued(),
             queued_bytes: admission.queued_bytes(),
-            held_by: admission.held_by().map(super::HeldBy::label),
+            held_by: admission.held().map(|held| held.by.label()),
             expected_back: admission.expected_back(),
             seconds_per_token: admission.books.pace.step(Instant::now()),
         }
     }
 
     pub(super) fn first_token(&self, id: u64) {
-        self.lock().admission.books.first_token(id, Instant::now());
+        self.lock().admission.first_token(id, Instant::now());
     }
 
     pub(super) fn tokens(&self, id: u64, total: Tokens) {
@@ -261,7 +267,7 @@ impl Gate {
         self.lock().admission.books.corrected(id, total.get(), Instant::now());
     }
 
-    pub(super) fn completed(&self, id: Option<u64>, shape: (Option<Tokens>, u64), output: Tokens) {
+    pub(super) fn completed(&self, id: Option<u64>, shape: (Kind, u64), output: Tokens) {
         self.lock().admission.completed(id, shape, output, Instant::now());
     }
 
@@ -271,7 +277,7 @@ impl Gate {
 
     /// Tokens that would be reserved for a request now.
     pub(super) fn reserves(&self, ask: &Ask) -> Tokens {
-        self.lock().admission.candidate(ask).reserved()
+        self.lock().admission.candidate(0, ask).reserved()
     }
 
     /// A permit ends, wherever its request stands.

@@ -15,15 +15,19 @@ mod appointments;
 mod capacity;
 mod forecast;
 mod gate;
+mod gates;
 pub mod length;
 mod mode;
 mod permit;
+mod policy;
 mod predict;
 mod profile;
 mod queue;
 mod rate;
+mod recovery;
 mod rejection;
 mod settings;
+mod shares;
 mod signals;
 
 pub use admission::{Action, Admission, Arrival, Ask};
@@ -35,10 +39,10 @@ pub use gate::{Gate, GateState};
 pub use length::Limits;
 pub use mode::{Mode, ModeSettings, Modes, Rule};
 pub use permit::Permit;
-pub use predict::Predictor;
+pub use predict::{Kind, Predictor};
 pub use profile::{Class, Profile, ProfileError};
 pub use rate::{RateSettings, Rates, Standing};
-pub use rejection::{LimitSource, Rejection, Unavailable};
+pub use rejection::{Held, LimitSource, Rejection, Unavailable};
 pub use settings::{
     FairnessSettings, LengthSettings, OutputRule, QueueSettings, Settings, SloSettings, TenantSettings,
 };

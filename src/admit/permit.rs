@@ -6,6 +6,7 @@ use crate::request::Tokens;
 
 use super::admission::Ask;
 use super::gate::Gate;
+use super::predict::Kind;
 
 /// A place in the engine, returned by `Drop`: last byte sent, client gone, task cancelled.
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub struct Permit {
     gate: Gate,
     /// `None` where the gate was off: nothing to return.
     id: Option<u64>,
-    cap: Option<Tokens>,
+    kind: Kind,
     sequences: u64,
     reserved: Tokens,
     pub(super) waited: Duration,
@@ -22,7 +23,8 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(gate: Gate, id: Option<u64>, ask: &Ask, waited: Duration) -> Self {
         let reserved = gate.reserves(ask);
-        Self { gate, id, cap: ask.max_output, sequences: ask.sequences.max(1), reserved, waited }
+        let kind = Kind { tenant: ask.tenant, prompt: ask.longest.get(), cap: ask.max_output };
+        Self { gate, id, kind, sequences: ask.sequences.max(1), reserved, waited }
     }
 
     pub(super) const fn id(&self) -> Option<u64> {
@@ -72,7 +74,7 @@ impl Permit {
     /// The answer ended by itself with so many tokens over all its sequences: teaches the lengths
     /// and the pace. Not for answers that were cut short by the client or an error.
     pub fn completed(&self, output: Tokens) {
-        self.gate.completed(self.id, (self.cap, self.sequences), output);
+        self.gate.completed(self.id, (self.kind, self.sequences), output);
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::request::Tokens;
 
+use super::capacity::HeldBy;
+
 /// Where a length limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitSource {
@@ -45,6 +47,53 @@ impl Unavailable {
             Self::Down => "down",
         }
     }
+}
+
+/// What holds a request: the gate, its value, its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The gate.
+    pub by: HeldBy,
+    /// What the request needs.
+    pub needed: u64,
+    /// What is free of it.
+    pub free: u64,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { by, needed, free } = self;
+        match by {
+            HeldBy::Kv => {
+                write!(f, "the KV cache has {free} free blocks at the peak to come, {needed} are needed")
+            }
+            HeldBy::Seats => {
+                write!(f, "the engine runs as many sequences as it can: {needed} more, {free} free")
+            }
+            HeldBy::PoolUnknown => {
+                write!(f, "the KV cache's size is unknown: {needed} more sequences, {free} allowed")
+            }
+            HeldBy::Prefill => write!(f, "{needed} more prompt tokens to compute, room for {free} in time"),
+            HeldBy::Latency => {
+                write!(f, "its prefill would hold up {needed} streams beyond their target, {free} allowed")
+            }
+            HeldBy::Start => write!(
+                f,
+                "the engine is filled slowly after its start: {needed} more sequences, {free} allowed"
+            ),
+            HeldBy::Cut => {
+                write!(
+                    f,
+                    "fewer run since the engine died of too many: {needed} more sequences, {free} allowed"
+                )
+            }
+            HeldBy::Policy => f.write_str("the configured comparison policy holds it"),
+        }
+    }
+}
+
+fn because(held: Option<&Held>) -> String {
+    held.map_or_else(String::new, |held| format!(" ({held})"))
 }
 
 /// Why a request was turned away before it reached the engine.
@@ -103,30 +152,37 @@ pub enum Rejection {
         retry_after: Duration,
     },
     /// The queue holds no more.
-    #[error("the queue is full: {queued} requests wait and the limit is {limit}")]
+    #[error("the queue is full: {queued} requests wait and the limit is {limit}{}", because(held.as_ref()))]
     QueueFull {
         /// Requests in the queue.
         queued: usize,
         /// Requests that may be in it (the queue's bytes may be the tighter limit).
         limit: usize,
+        /// What holds the first of them.
+        held: Option<Held>,
         /// Until it would get in.
         retry_after: Duration,
     },
     /// The request could not be served before its deadline: said at once, before it waits.
-    #[error("the wait would be {:.1} s and the deadline is {:.1} s", predicted.as_secs_f64(), deadline.as_secs_f64())]
+    #[error("the wait would be {:.1} s and the deadline is {:.1} s{}",
+        predicted.as_secs_f64(), deadline.as_secs_f64(), because(held.as_ref()))]
     WaitTooLong {
         /// The predicted wait.
         predicted: Duration,
         /// The longest wait allowed.
         deadline: Duration,
+        /// What holds the queue.
+        held: Option<Held>,
         /// Until it would get in.
         retry_after: Duration,
     },
     /// The deadline passed in the queue.
-    #[error("it waited {:.1} s, which is its deadline", waited.as_secs_f64())]
+    #[error("it waited {:.1} s, which is its deadline{}", waited.as_secs_f64(), because(held.as_ref()))]
     DeadlinePassed {
         /// Time in the queue.
         waited: Duration,
+        /// What held the queue.
+        held: Option<Held>,
         /// Until it would get in.
         retry_after: Duration,
     },

@@ -1,5 +1,6 @@
 //! What this room goes by.
 
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::request::Priority;
 use super::capacity::CapacitySettings;
 use super::mode::ModeSettings;
 use super::rate::RateSettings;
+use super::shares::Shares;
 
 /// The settings of admission.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,6 +59,27 @@ impl SloSettings {
 pub struct FairnessSettings {
     /// Tenants that differ from the others.
     pub tenants: Vec<TenantSettings>,
+}
+
+impl FairnessSettings {
+    /// The accounts, with their weights.
+    #[must_use]
+    pub fn shares(&self) -> Shares {
+        Shares::new(self.tenants.iter().filter_map(|t| Some((t.number()?, t.weight))).collect())
+    }
+
+    /// The priorities that are configured.
+    #[must_use]
+    pub fn priorities(&self) -> HashMap<u64, Priority> {
+        self.tenants.iter().filter_map(|t| Some((t.number()?, t.priority?))).collect()
+    }
+}
+
+impl TenantSettings {
+    /// The id as [`crate::request::Tenant::number`] says it; `None` where it is no such id.
+    fn number(&self) -> Option<u64> {
+        if self.id == "anonymous" { Some(0) } else { u64::from_str_radix(&self.id, 16).ok() }
+    }
 }
 
 /// One tenant that differs.
@@ -173,6 +196,38 @@ impl Settings {
         must(queue.requests <= 100_000, format!("admit.queue.requests = {}: at most 100000", queue.requests));
         let wait = queue.max_wait_seconds;
         must((0.0..=86_400.0).contains(&wait), format!("admit.queue.max_wait_seconds = {wait}: 0 to 86400"));
+        for (key, value) in [("ttft_seconds", self.slo.ttft_seconds), ("itl_seconds", self.slo.itl_seconds)] {
+            let fine = value.is_none_or(|value| value > 0.0 && value <= 86_400.0);
+            must(
+                fine,
+                format!("admit.slo.{key} = {}: must be over 0 and at most 86400", value.unwrap_or(0.0)),
+            );
+        }
+        must(
+            (0.0..=5.0).contains(&capacity.caution),
+            format!("admit.capacity.caution = {}: must be between 0 and 5", capacity.caution),
+        );
+        for tenant in &self.fairness.tenants {
+            let (id, weight) = (&tenant.id, tenant.weight);
+            must(
+                tenant.number().is_some(),
+                format!(
+                    "admit.fairness.tenants: id = {id:?}: must be a tenant's 16 hex digits, or \"anonymous\""
+                ),
+            );
+            must(
+                weight > 0.0 && weight <= 1e6,
+                format!(
+                    "admit.fairness.tenants: weight = {weight} of {id:?}: must be over 0 and at most 1000000"
+                ),
+            );
+        }
+        found.extend(capacity.comparison.problems());
+        let mut must = |fine: bool, text: String| {
+            if !fine {
+                found.push(text);
+            }
+        };
         must(self.rates.max_tenants > 0, "admit.rates.max_tenants = 0: must be at least 1".to_owned());
         found
     }

@@ -5,14 +5,18 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use tokio::time::Instant;
 
-use crate::admit::predict::Predictor;
+use crate::admit::predict::{Kind, Predictor};
+use crate::admit::shares::Shares;
 use crate::admit::signals::Signals;
-use crate::request::Tokens;
+use crate::request::{Priority, Tokens};
 
 use super::CapacitySettings;
+use super::flight::{Candidate, Flight, draw};
 use super::measured::{Believed, Measured};
-use super::pace::{Began, Pace, Scrape};
+use super::pace::{Pace, Scrape};
+use super::prefill::Prefill;
 use super::seats::{Look, Seats};
+use super::stalls::{Stalls, Stream};
 use super::timeline::Job;
 
 /// Bounds of what a request may claim, so that no sum overflows: tokens of a sequence, sequences.
@@ -20,50 +24,14 @@ const MOST_TOKENS: u64 = 1 << 32;
 const MOST_SEQUENCES: u64 = 1 << 16;
 /// Bound of a block's size, tokens.
 const MOST_BLOCK: u64 = 1 << 16;
+/// Where these quantiles of a length differ, it is a matter of chance.
+const LOW: f64 = 0.05;
+const HIGH: f64 = 0.95;
+const TWO_TO_32: f64 = 4_294_967_296.0;
+/// Tokens after which it is asked again how long an answer will be.
+const NEWS: u64 = 16;
 /// A plain answer is taken for begun after this.
 const PLAIN_BEGUN_SECONDS: f64 = 2.0;
-
-/// A request that asks to be admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
-    /// Prompt tokens of one sequence.
-    pub prompt: u64,
-    /// Output tokens of one sequence that are reserved.
-    pub output: u64,
-    /// Output tokens of one sequence that are expected, for waits.
-    pub likely: u64,
-    /// The asked output cap of one sequence.
-    pub cap: Option<Tokens>,
-    /// Sequences, at least 1.
-    pub sequences: u64,
-    /// Whether its tokens will be seen as they come.
-    pub stream: bool,
-}
-
-/// A request in the engine.
-#[derive(Debug, Clone, Copy)]
-pub struct Flight {
-    /// What it asked for; `output` follows what it has generated.
-    pub asked: Candidate,
-    /// Tokens that each sequence is known to have generated.
-    pub generated: u64,
-    /// When it was admitted.
-    pub admitted: Instant,
-    /// When its first token came.
-    pub first: Option<Instant>,
-    /// When its last token came.
-    last: Option<Instant>,
-    /// Seconds in which anything was in flight, when it was admitted.
-    busy: f64,
-    /// The engine's steps when it was admitted, once a scrape has shown them.
-    clock: Option<f64>,
-}
-
-impl Flight {
-    const fn began(&self) -> Began {
-        Began { at: self.admitted, clock: self.clock }
-    }
-}
 
 /// All that is known of the engine's load.
 #[derive(Debug, Clone)]
@@ -78,6 +46,12 @@ pub struct Books {
     pub pace: Pace,
     /// Output lengths.
     pub predictor: Predictor,
+    /// Prompts that the engine has before it.
+    pub prefill: Prefill,
+    /// Gaps between tokens.
+    pub stalls: Stalls,
+    /// What each tenant has had.
+    pub shares: Shares,
     /// Tokens of the pool and of a block, once known in this life.
     pub(super) pool: Option<(u64, u64)>,
     pub(super) ranks: u64,
@@ -106,6 +80,9 @@ impl Books {
             seats: Seats::default(),
             pace: Pace::default(),
             predictor,
+            prefill: Prefill::default(),
+            stalls: Stalls::default(),
+            shares: Shares::default(),
             pool: None,
             ranks: 1,
             taken: None,
@@ -117,16 +94,44 @@ impl Books {
         }
     }
 
-    /// The candidate that a request is, by what is known of output lengths.
+    /// The candidate that request `id` is, by what is known of output lengths.
     #[must_use]
-    pub fn candidate(&self, prompt: u64, cap: Option<Tokens>, sequences: u64, stream: bool) -> Candidate {
-        let (prompt, sequences) = (prompt.min(MOST_TOKENS), sequences.clamp(1, MOST_SEQUENCES));
-        let cap = cap.map(|cap| cap.min(Tokens(MOST_TOKENS)));
-        let declared = cap.filter(|_| self.settings.reserve_declared);
-        let output =
-            declared.unwrap_or_else(|| self.predictor.estimate(cap, self.settings.output_quantile)).get();
-        let likely = self.predictor.mean(cap).get();
-        Candidate { prompt, output, likely, cap, sequences, stream }
+    pub fn candidate(
+        &self,
+        id: u64,
+        kind: Kind,
+        (sequences, stream, priority): (u64, bool, Priority),
+    ) -> Candidate {
+        let cap = kind.cap.map(|cap| cap.min(Tokens(MOST_TOKENS)));
+        let kind = Kind { prompt: kind.prompt.min(MOST_TOKENS), cap, ..kind };
+        let mut candidate = Candidate {
+            kind,
+            sequences: sequences.clamp(1, MOST_SEQUENCES),
+            stream,
+            priority,
+            output: 0,
+            plan: 0,
+            likely: self.predictor.mean(&kind).get(),
+            draw: draw(id),
+            doubt: false,
+        };
+        self.estimate(&mut candidate, 0);
+        candidate
+    }
+
+    /// Says how long an answer will be that has generated so many tokens.
+    fn estimate(&self, asked: &mut Candidate, generated: u64) {
+        if let Some(cap) = asked.kind.cap.filter(|_| self.settings.reserve_declared) {
+            (asked.output, asked.plan, asked.doubt) = (cap.get(), cap.get(), false);
+            return;
+        }
+        let total = |quantile: f64| {
+            let left = self.predictor.remaining(&asked.kind, Tokens(generated), quantile);
+            generated.saturating_add(left.get())
+        };
+        asked.output = total(self.settings.output_quantile);
+        asked.doubt = self.predictor.knows(&asked.kind) && total(LOW) < total(HIGH);
+        asked.plan = if asked.doubt { total(f64::from(asked.draw) / TWO_TO_32) } else { asked.output };
     }
 
     /// Requests in flight.
@@ -174,26 +179,30 @@ impl Books {
     /// A request goes to the engine.
     pub fn admit(&mut self, id: u64, asked: Candidate, now: Instant) {
         self.occupy(now);
-        let busy = self.busy;
-        let flight =
-            Flight { asked, generated: 0, admitted: now, first: None, last: None, busy, clock: None };
+        let flight = Flight::new(asked, self.busy, now);
+        self.prefill.sent(id, asked.kind.prompt, asked.stream, now);
+        self.shares.sent(asked.kind.tenant, asked.kind.prompt.saturating_mul(asked.sequences));
         self.sequences += asked.sequences;
         if let Some(replaced) = self.flights.insert(id, flight) {
             self.sequences -= replaced.asked.sequences;
         }
     }
 
-    /// Its first token came. A plain answer shows its first token with its last: it says nothing here.
-    pub fn first_token(&mut self, id: u64, now: Instant) {
-        let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.asked.stream) else { return };
-        if flight.first.is_none() {
-            flight.first = Some(now);
-            flight.last = Some(now);
-            flight.generated = flight.generated.max(1);
-            self.pace.first_token(now.saturating_duration_since(flight.admitted), now);
-            let begun = self.flights.values().filter(|flight| flight.first.is_some());
-            self.proven = self.proven.max(begun.map(|flight| flight.asked.sequences).sum());
-        }
+    /// Its first token came; false where that was known, or says nothing: a plain answer shows its first token
+    /// with its last.
+    pub fn first_token(&mut self, id: u64, now: Instant) -> bool {
+        let Some(flight) = self.flights.get_mut(&id).filter(|f| f.asked.stream && f.first.is_none()) else {
+            return false;
+        };
+        flight.first = Some(now);
+        flight.last = Some(now);
+        flight.generated = flight.generated.max(1);
+        self.shares.generated(flight.asked.kind.tenant, flight.asked.sequences);
+        self.prefill.first_token(id, now);
+        self.pace.first_token(now.saturating_duration_since(flight.admitted), now);
+        let begun = self.flights.values().filter(|flight| flight.first.is_some());
+        self.proven = self.proven.max(begun.map(|flight| flight.asked.sequences).sum());
+        true
     }
 
     /// A stream has generated `total` tokens over all its sequences, the last of them now. A plain answer
@@ -201,6 +210,7 @@ impl Books {
     pub fn tokens(&mut self, id: u64, total: u64, now: Instant) {
         if let Some((tokens, gap)) = self.generated(id, total, now) {
             self.pace.streamed(tokens, gap, self.sequences, now);
+            self.stalls.gap(gap.as_secs_f64() / tokens as f64, now);
         }
     }
 
@@ -220,15 +230,30 @@ impl Books {
         let tokens = each.checked_sub(flight.generated).filter(|tokens| *tokens > 0)?;
         // What comes with the first token says nothing of the gap between two.
         let last = flight.last.replace(now).filter(|_| !begins);
-        let declared = self.settings.reserve_declared && flight.asked.cap.is_some();
-        let news = !declared && (each / 32 != flight.generated / 32 || each >= flight.asked.output);
+        let news = each / NEWS != flight.generated / NEWS || each >= flight.asked.plan;
         flight.generated = each;
+        self.shares.generated(flight.asked.kind.tenant, tokens.saturating_mul(flight.asked.sequences));
         if news {
-            let quantile = self.settings.output_quantile;
-            let left = self.predictor.remaining(flight.asked.cap, Tokens(each), quantile);
-            flight.asked.output = each.saturating_add(left.get());
+            self.renew(id, each);
         }
         Some((tokens, now.saturating_duration_since(last?)))
+    }
+
+    /// Says anew how long an answer will be that has come so far.
+    fn renew(&mut self, id: u64, generated: u64) {
+        let Some(mut flight) = self.flights.get(&id).copied() else { return };
+        self.estimate(&mut flight.asked, generated);
+        flight.left = self.predictor.remaining(&flight.asked.kind, Tokens(generated), 0.5).get();
+        self.flights.insert(id, flight);
+    }
+
+    /// The streams of those for whom somebody waits, as the budget of inter-token latency sees them.
+    pub fn streams(&self, now: Instant) -> impl Iterator<Item = Stream> + '_ {
+        let waited = self.flights.values().filter(|flight| flight.asked.priority == Priority::Interactive);
+        waited.filter_map(move |flight| {
+            let since_first = now.saturating_duration_since(flight.first?).as_secs_f64();
+            Some(Stream { generated: flight.generated, left: flight.left, since_first })
+        })
     }
 
     /// An answer ended by itself with `output` tokens over all its sequences.
@@ -236,6 +261,8 @@ impl Books {
         let Some(flight) = self.flights.get(&id) else { return };
         let each = output / flight.asked.sequences;
         if each > 0 && !flight.asked.stream {
+            self.prefill.completed(flight.asked.kind.prompt);
+            self.shares.charged(flight.asked.kind.tenant, output);
             self.pace.completed_plain(each, &flight.began(), now);
         }
     }
@@ -244,6 +271,8 @@ impl Books {
     pub fn leave(&mut self, id: u64, now: Instant) -> bool {
         self.occupy(now);
         let Some(flight) = self.flights.swap_remove(&id) else { return false };
+        self.prefill.left(id, now);
+        self.shares.left(flight.asked.kind.tenant, flight.held());
         self.sequences -= flight.asked.sequences;
         self.seats.finished(flight.asked.sequences);
         true
@@ -252,6 +281,8 @@ impl Books {
     /// The engine that held all this is gone.
     pub fn clear(&mut self) {
         self.flights.clear();
+        self.prefill.clear();
+        self.shares.clear();
         self.sequences = 0;
         self.measured = Measured::default();
         self.seats = Seats::default();
@@ -339,7 +370,8 @@ impl Books {
     /// Whether the engine had KV room for the largest prompt in flight and a block for each sequence.
     fn kv_room(&self, signals: &Signals) -> bool {
         let (Some((tokens, block)), Some(usage)) = (self.pool, signals.kv_usage) else { return true };
-        let largest = self.flights.values().map(|f| f.asked.sequences * f.asked.prompt.div_ceil(block)).max();
+        let largest =
+            self.flights.values().map(|f| f.asked.sequences * f.asked.kind.prompt.div_ceil(block)).max();
         let free = (1.0 - usage.clamp(0.0, 1.0)) * (tokens / block) as f64;
         free >= largest.unwrap_or(0) as f64 + signals.running.max(0.0)
     }
@@ -354,7 +386,7 @@ impl Books {
         let mut believed = Believed::default();
         for flight in self.flights.values().filter(|flight| flight.admitted <= taken) {
             let (least, most) = self.progress(flight, now);
-            let Candidate { prompt, sequences, .. } = flight.asked;
+            let Candidate { kind: Kind { prompt, .. }, sequences, .. } = flight.asked;
             believed.most += sequences * (prompt + most + 1).div_ceil(block);
             let age = taken.saturating_duration_since(flight.admitted).as_secs_f64();
             let begun = flight.first.is_some_and(|first| first <= taken)
@@ -369,7 +401,7 @@ impl Books {
 
     /// Tokens that each sequence of a flight has generated: at least, at most.
     fn progress(&self, flight: &Flight, now: Instant) -> (u64, u64) {
-        let total = flight.asked.output.max(flight.generated);
+        let total = flight.asked.plan.max(flight.generated);
         if flight.asked.stream {
             let ahead = if flight.first.is_some() { self.settings.slack_steps } else { 0 };
             return (flight.generated, (flight.generated + ahead).min(total));
@@ -386,41 +418,20 @@ impl Books {
         let (least, most) = self.progress(flight, now);
         let asked = &flight.asked;
         let total = if !likely {
-            asked.output
+            asked.plan
         } else if least < asked.likely {
             asked.likely
         } else {
-            least + self.predictor.remaining(asked.cap, Tokens(least), 0.5).get()
+            least + self.predictor.remaining(&asked.kind, Tokens(least), 0.5).get()
         };
         let (total, most) = (total.max(least), most.min(total.max(least)));
         Job {
             start: 0,
             end: (total - least).saturating_add(self.settings.slack_steps),
-            tokens: asked.prompt.saturating_add(most),
-            most: asked.prompt.saturating_add(total),
+            tokens: asked.kind.prompt.saturating_add(most),
+            most: asked.kind.prompt.saturating_add(total),
             sequences: asked.sequences,
             measured: self.taken.is_some_and(|taken| flight.first.is_some_and(|first| first <= taken)),
-        }
-    }
-}
-
-impl Candidate {
-    /// Tokens it reserves: prompt and output of all its sequences.
-    #[must_use]
-    pub fn reserved(&self) -> Tokens {
-        Tokens(self.prompt.saturating_add(self.output)).times(self.sequences)
-    }
-
-    /// The job that it would be, from now on.
-    pub(super) fn job(&self, slack: u64, likely: bool) -> Job {
-        let output = if likely { self.likely } else { self.output };
-        Job {
-            start: 0,
-            end: output.saturating_add(slack),
-            tokens: self.prompt,
-            most: self.prompt.saturating_add(output),
-            sequences: self.sequences,
-            measured: false,
         }
     }
 }

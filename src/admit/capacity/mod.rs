@@ -11,13 +11,17 @@
 //! nothing in flight one request is always admitted; stale or missing signals hold nothing.
 
 mod books;
+mod flight;
 mod measured;
 mod outlook;
 mod pace;
+mod prefill;
 mod seats;
+mod stalls;
 mod timeline;
 
-pub use books::{Books, Candidate, Flight};
+pub use books::Books;
+pub use flight::{Candidate, Flight};
 pub use outlook::{Gate as HeldBy, Outlook, Verdict, Why, decide};
 pub use timeline::{Job, Room, Timeline};
 
@@ -36,6 +40,9 @@ pub struct CapacitySettings {
     pub default_output_tokens: u64,
     /// Share of the KV pool that may be promised, 0.5–1.
     pub pool_share: f64,
+    /// Standard deviations of the occupancy to come that are left free, 0–5. It is nothing where lengths are
+    /// known (declared and reached, or unlearned and taken for the most).
+    pub caution: f64,
     /// Decode steps by which an answer may outlast its last token (asynchronous scheduling), and tokens
     /// by which the engine may be ahead of what was seen.
     pub slack_steps: u64,
@@ -87,6 +94,27 @@ pub struct Comparison {
     pub queue_share: Option<f64>,
 }
 
+impl Comparison {
+    /// What is wrong with them: key, value, range.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let over = |key: &str, value: f64, most: f64| {
+            let fine = value > 0.0 && value <= most;
+            (!fine).then(|| {
+                format!("admit.capacity.comparison.{key} = {value}: must be over 0 and at most {most}")
+            })
+        };
+        let checks = [
+            over("inflight", self.inflight as f64, 1e9),
+            over("kv_usage", self.kv_usage, 1.0),
+            over("waiting", self.waiting, 1e9),
+            over("prefill_tokens", self.prefill_tokens as f64, 1e12),
+            self.queue_share.and_then(|share| over("queue_share", share, 1.0)),
+        ];
+        checks.into_iter().flatten().collect()
+    }
+}
+
 impl Default for Comparison {
     fn default() -> Self {
         Self { inflight: 100, kv_usage: 0.8, waiting: 5.0, prefill_tokens: 16_384, queue_share: None }
@@ -100,6 +128,7 @@ impl Default for CapacitySettings {
             reserve_declared: false,
             default_output_tokens: 512,
             pool_share: 0.98,
+            caution: 2.0,
             slack_steps: 2,
             unknown_pool_inflight: 64,
             policy: Policy::default(),

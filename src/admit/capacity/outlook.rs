@@ -4,9 +4,13 @@ use tokio::time::Instant;
 
 use crate::admit::signals::Signals;
 
-use super::books::{Books, Candidate, Flight};
+use super::books::Books;
+use super::flight::{Candidate, Flight};
 use super::timeline::{Job, Room, Timeline};
 
+/// Share of the pool that one leaves free who should: batch, and a tenant that holds far more than its
+/// share. Choosing the right tenant next does not help where another's long streams hold the memory.
+const HEADROOM: f64 = 0.08;
 /// Blocks of a pool whose size is unknown: never the limit.
 const ENDLESS: u64 = u64::MAX / 4;
 
@@ -19,6 +23,8 @@ pub enum Why {
     Fits,
     /// The pool is unknown and few are in flight.
     PoolUnknown,
+    /// The rule to compare with lets it.
+    Policy,
 }
 
 /// What holds a request.
@@ -30,6 +36,16 @@ pub enum Gate {
     Seats,
     /// The pool is unknown and enough are in flight.
     PoolUnknown,
+    /// The engine has as much prefill before it as may wait there.
+    Prefill,
+    /// Its prefill would hold streams up beyond their budget.
+    Latency,
+    /// The engine is filled slowly after a start.
+    Start,
+    /// Fewer may run at once since a death by too many.
+    Cut,
+    /// The rule to compare with.
+    Policy,
 }
 
 impl Gate {
@@ -40,6 +56,11 @@ impl Gate {
             Self::Kv => "kv",
             Self::Seats => "seats",
             Self::PoolUnknown => "pool_unknown",
+            Self::Prefill => "prefill",
+            Self::Latency => "latency",
+            Self::Start => "start",
+            Self::Cut => "cut",
+            Self::Policy => "policy",
         }
     }
 }
@@ -53,7 +74,7 @@ pub enum Verdict {
     Hold {
         /// For what.
         gate: Gate,
-        /// What it needs: KV blocks at its end, or sequences.
+        /// What it needs: KV blocks at its end, sequences, prompt tokens, or streams that it would harm.
         needed: u64,
         /// What is free of that, at the peak to come.
         free: u64,
@@ -63,7 +84,7 @@ pub enum Verdict {
 /// Decides on one request: pure.
 #[must_use]
 pub fn decide(books: &Books, signals: &Signals, now: Instant, candidate: &Candidate) -> Verdict {
-    Outlook::new(books, signals, now, false).decide(candidate)
+    Outlook::new(books, signals, now, false).decide(candidate, 0)
 }
 
 /// The books as they are at one moment, ready for several decisions in a row.
@@ -85,6 +106,10 @@ pub struct Outlook {
     waiting: usize,
     /// Sequences that were seen to run at once.
     proven: u64,
+    /// Square of the deviations that are left free.
+    caution: f64,
+    /// Blocks that one is held below who should leave some to the others.
+    headroom: u64,
 }
 
 impl Outlook {
@@ -112,18 +137,37 @@ impl Outlook {
             shared: shared(measured.shared, measured.sharers, alive),
             measured: alive,
             seats: most.min(unknown),
+            doubt: 0.0,
         };
         let bound = jobs.iter().map(|job| job.sequences.saturating_mul(job.most.div_ceil(block))).sum();
         let timeline = Timeline::new(jobs, block);
+        let caution = books.settings.caution * books.settings.caution;
+        let doubt = books.flights.values().map(|flight| flight.asked.doubt(block)).sum::<f64>();
+        let room = Room { doubt: if likely { 0.0 } else { caution * doubt }, ..room };
+        let headroom = if pool_known { (usable * HEADROOM) as u64 } else { 0 };
         let per_rank = (usable as u64 / books.ranks).max(1);
         let slack = books.settings.slack_steps;
         let proven = books.proven;
-        Self { timeline, room, block, pool_known, per_rank, slack, likely, bound, ends, waiting, proven }
+        Self {
+            timeline,
+            room,
+            block,
+            pool_known,
+            per_rank,
+            slack,
+            likely,
+            bound,
+            ends,
+            waiting,
+            proven,
+            caution,
+            headroom,
+        }
     }
 
-    /// The verdict on one more request.
+    /// The verdict on one more request, of one who should leave `modest` times a little free for the others.
     #[must_use]
-    pub fn decide(&self, candidate: &Candidate) -> Verdict {
+    pub fn decide(&self, candidate: &Candidate, modest: u64) -> Verdict {
         if self.timeline.is_empty() {
             return Verdict::Admit(Why::Alone);
         }
@@ -139,11 +183,16 @@ impl Outlook {
         let job = self.job(candidate);
         let each = job.most.div_ceil(self.block);
         let needed = each.saturating_mul(job.sequences);
-        let within = self.bound.saturating_add(needed) <= self.room.blocks;
-        if each <= self.per_rank && (within || self.timeline.fits(&job, &self.room)) {
+        let room = Room {
+            blocks: self.room.blocks.saturating_sub(self.headroom.saturating_mul(modest)),
+            doubt: self.room.doubt + self.caution * candidate.doubt(self.block),
+            ..self.room
+        };
+        let within = room.doubt == 0.0 && self.bound.saturating_add(needed) <= room.blocks;
+        if each <= self.per_rank && (within || self.timeline.fits(&job, &room)) {
             return Verdict::Admit(Why::Fits);
         }
-        let free = self.room.blocks.saturating_sub(self.timeline.peak());
+        let free = room.blocks.saturating_sub(self.timeline.peak());
         Verdict::Hold { gate: Gate::Kv, needed, free }
     }
 
@@ -151,6 +200,7 @@ impl Outlook {
     pub fn add(&mut self, candidate: &Candidate) {
         let job = self.job(candidate);
         self.waiting += 1;
+        self.room.doubt += self.caution * candidate.doubt(self.block);
         self.insert(job);
     }
 

@@ -6,11 +6,16 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::*;
-use crate::admit::Signals;
-use crate::request::Tokens;
+use crate::admit::{Kind, Signals};
+use crate::request::{Priority, Tokens};
 
 fn engine(tokens: u64, block: u64) -> Signals {
     Signals { pool: Some(Tokens(tokens)), block, fresh: true, ..Signals::default() }
+}
+
+fn candidate(books: &Books, prompt: u64, cap: Option<u64>, (sequences, stream): (u64, bool)) -> Candidate {
+    let kind = Kind { tenant: 0, prompt, cap: cap.map(Tokens) };
+    books.candidate(0, kind, (sequences, stream, Priority::Interactive))
 }
 
 struct Case {
@@ -37,7 +42,7 @@ impl Case {
     }
 
     fn stream(&self, prompt: u64, cap: u64) -> Candidate {
-        self.books.candidate(prompt, Some(Tokens(cap)), 1, true)
+        candidate(&self.books, prompt, Some(cap), (1, true))
     }
 
     fn decide(&self, candidate: &Candidate) -> Verdict {
@@ -114,7 +119,7 @@ fn an_engine_that_holds_clearly_less_than_the_books_say_has_room() {
     let mut case = Case::new(engine(10_000, 10));
     let each = case.stream(900, 100);
     assert_eq!(case.fill(each), 9);
-    (1..=9).for_each(|id| case.books.first_token(id, case.now));
+    (1..=9).for_each(|id| assert!(case.books.first_token(id, case.now)));
     // All of them share a prefix of 800 tokens: 80 blocks once, and 11 for each.
     for _ in 0..8 {
         case.scrape(|s| (s.running, s.kv_usage) = (9.0, Some(0.179)));
@@ -131,7 +136,7 @@ fn what_was_promised_to_those_in_flight_is_not_given_away_because_the_engine_loo
     let mut case = Case::new(engine(2528, 32));
     let each = case.stream(300, 400);
     case.fill(each);
-    (1..=3).for_each(|id| case.books.first_token(id, case.now));
+    (1..=3).for_each(|id| assert!(case.books.first_token(id, case.now)));
     case.scrape(|s| (s.running, s.kv_usage) = (3.0, Some(30.0 / 79.0)));
     assert!(matches!(case.decide(&each), Verdict::Hold { .. }));
 }
@@ -140,9 +145,9 @@ fn what_was_promised_to_those_in_flight_is_not_given_away_because_the_engine_loo
 fn the_sequences_of_one_request_all_count() {
     let mut case = Case::new(engine(1000, 10));
     case.admit(case.stream(10, 200));
-    let four = case.books.candidate(100, Some(Tokens(100)), 4, true);
+    let four = candidate(&case.books, 100, Some(100), (4, true));
     assert!(matches!(case.decide(&four), Verdict::Admit(_)), "4 x 20 + 11 of 98 blocks");
-    let four = case.books.candidate(100, Some(Tokens(160)), 4, true);
+    let four = candidate(&case.books, 100, Some(160), (4, true));
     assert!(matches!(case.decide(&four), Verdict::Hold { needed: 104, .. }));
 }
 
@@ -157,7 +162,7 @@ fn with_several_ranks_one_sequence_must_fit_into_one() {
 #[test]
 fn a_plain_answer_without_a_pace_holds_its_whole_claim() {
     let mut case = Case::new(engine(2528, 32));
-    let plain = case.books.candidate(300, Some(Tokens(400)), 1, false);
+    let plain = candidate(&case.books, 300, Some(400), (1, false));
     assert_eq!(case.fill(plain), 3);
     case.now += Duration::from_secs(1000);
     assert!(matches!(case.decide(&plain), Verdict::Hold { .. }));
@@ -172,7 +177,7 @@ fn a_plain_answer_without_a_pace_holds_its_whole_claim() {
 fn what_comes_at_once_says_nothing_of_the_pace() {
     let mut case = Case::new(engine(2528, 32));
     let (plain, stream) =
-        (case.books.candidate(300, None, 1, false), case.books.candidate(300, None, 1, true));
+        (candidate(&case.books, 300, None, (1, false)), candidate(&case.books, 300, None, (1, true)));
     let (plain, stream) = (case.admit(plain), case.admit(stream));
     for token in 1..=100 {
         case.now += Duration::from_millis(30);
@@ -190,7 +195,7 @@ fn what_comes_at_once_says_nothing_of_the_pace() {
 #[test]
 fn the_clock_may_stand_still_or_go_back() {
     let mut case = Case::new(engine(2528, 32));
-    let each = case.books.candidate(300, None, 1, false);
+    let each = candidate(&case.books, 300, None, (1, false));
     case.admit(each);
     case.scrape(|s| (s.running, s.generation_rate) = (1.0, Some(30.0)));
     let before = case.now.checked_sub(Duration::from_secs(1)).unwrap_or(case.now);
@@ -214,7 +219,7 @@ proptest! {
         };
         let mut case = Case::new(signals);
         for (prompt, cap, sequences, stream, tokens) in asks {
-            let candidate = case.books.candidate(prompt, cap.map(Tokens), sequences, stream);
+            let candidate = candidate(&case.books, prompt, cap, (sequences, stream));
             let _ = case.decide(&candidate);
             let id = case.admit(candidate);
             case.books.tokens(id, tokens, case.now);

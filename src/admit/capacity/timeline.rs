@@ -56,6 +56,9 @@ pub struct Room {
     pub measured: u64,
     /// Sequences that may run at once.
     pub seats: u64,
+    /// Variance of what all hold at a moment at which half of them are left, times four: blocks². 0 where
+    /// every end is known.
+    pub doubt: f64,
 }
 
 impl Room {
@@ -68,6 +71,14 @@ impl Room {
         }
         let left = alive.saturating_sub(1) as f64 / (self.measured - 1) as f64;
         self.blocks.saturating_add((self.shared * left) as u64)
+    }
+
+    /// What is left free at a peak where a share of the jobs (0–1) has ended.
+    ///
+    /// Each of them is still there with the probability s = 1 − ended. The variance of the sum of sizes v is
+    /// Σ v²·s·(1 − s): nothing at first, the most in the middle.
+    fn spare(&self, ended: f64) -> u64 {
+        if self.doubt <= 0.0 { 0 } else { (self.doubt * ended * (1.0 - ended)).max(0.0).sqrt() as u64 }
     }
 }
 
@@ -177,7 +188,7 @@ impl Timeline {
     /// Goes on from `place` to the first peak at which `job` is too much: the start that resolves it.
     fn pass(&self, job: &Job, place: &mut usize, room: &Room) -> Option<u64> {
         while let Some(peak) = self.peaks.get(*place).filter(|peak| peak.step <= job.end) {
-            let limit = room.with(peak.alive);
+            let limit = self.limit(*place, peak, room);
             if peak.blocks + job.blocks(peak.step, self.block) > limit {
                 return Some(resolve(job, peak, limit, self.block));
             }
@@ -187,15 +198,22 @@ impl Timeline {
         // After the last of the others it is alone, and fits.
         let next = self.peaks.get(*place)?;
         let own = job.blocks(job.end, self.block);
-        if next.blocks + own <= room.with(next.alive) {
+        let limit = self.limit(*place, next, room);
+        if next.blocks + own <= limit {
             return None;
         }
         let (blocks, alive) = self.at(job.end);
-        if blocks == 0 || blocks + own <= room.with(alive) {
+        if blocks == 0 || blocks + own <= self.limit(*place, &Peak { step: job.end, blocks, alive }, room) {
             return None;
         }
         let lasting = Job { end: u64::MAX, ..*job };
-        Some(resolve(&lasting, next, room.with(next.alive), self.block))
+        Some(resolve(&lasting, next, limit, self.block))
+    }
+
+    /// Blocks that may be held at the peak in this place.
+    fn limit(&self, place: usize, peak: &Peak, room: &Room) -> u64 {
+        let ended = place as f64 / self.peaks.len().max(1) as f64;
+        room.with(peak.alive).saturating_sub(room.spare(ended))
     }
 }
 
@@ -310,7 +328,7 @@ mod tests {
     }
 
     fn room(blocks: u64) -> Room {
-        Room { blocks, shared: 0.0, measured: 0, seats: u64::MAX }
+        Room { blocks, shared: 0.0, measured: 0, seats: u64::MAX, doubt: 0.0 }
     }
 
     proptest! {
@@ -360,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_is_shared_is_saved_once_less_with_each_that_ends() {
-        let room = Room { blocks: 100, shared: 30.0, measured: 4, seats: 9 };
+        let room = Room { blocks: 100, shared: 30.0, measured: 4, seats: 9, doubt: 0.0 };
         assert_eq!([4, 3, 2, 1, 0].map(|alive| room.with(alive)), [130, 120, 110, 100, 100]);
     }
 }

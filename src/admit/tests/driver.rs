@@ -212,9 +212,10 @@ impl World {
                 }
                 if ended {
                     // A plain answer shows all its tokens with its end.
-                    admission.books.first_token(id, now);
+                    admission.first_token(id, now);
                     admission.books.tokens(id, total, now);
-                    admission.completed(Some(id), (load.cap.map(Tokens), 1), Tokens(total), now);
+                    let kind = Kind { tenant: 0, prompt: load.prompt, cap: load.cap.map(Tokens) };
+                    admission.completed(Some(id), (kind, 1), Tokens(total), now);
                     admission.leave(id, now);
                 }
             }
