@@ -15,6 +15,9 @@ use super::refusal::Refusal;
 use super::scheduler::{Batch, Scheduler, SeqId};
 use super::shared::{Shared, Tally, lock};
 
+/// What a step that came late may be behind before it is given up to catch up.
+const LATE: Duration = Duration::from_millis(50);
+
 /// One sequence to be produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -138,12 +141,20 @@ impl Core {
 
     /// Makes steps until the core dies. Cancel-safe: cancelling it is the death of the process.
     pub async fn run(self: Arc<Self>) {
+        // When the step before was due: steps follow each other at their own pace, however coarse the timer is.
+        let mut due = None;
         while !self.is_dead() {
             match self.plan() {
-                Plan::Wait => self.wake.notified().await,
+                Plan::Wait => {
+                    due = None;
+                    self.wake.notified().await;
+                }
                 Plan::Again => {}
                 Plan::Step(batch, time) => {
-                    tokio::time::sleep(time).await;
+                    let now = Instant::now();
+                    let begins = due.map_or(now, |due: Instant| due.max(now - LATE));
+                    due = Some(begins + time);
+                    tokio::time::sleep_until(begins + time).await;
                     self.complete(&batch);
                 }
                 Plan::Fatal(dump) => {
@@ -172,12 +183,10 @@ impl Core {
             let prompt = state.owners.get(&seq).map_or(0, |o| u64::from(o.wanted.prompt));
             switches.oom_prompt_tokens.is_some_and(|n| prompt >= n)
         };
-        if batch.shares.iter().any(|s| s.new && kills(s.seq)) {
+        if state.scheduler.deadly(&batch) || batch.shares.iter().any(|s| s.new && kills(s.seq)) {
             return Plan::Fatal(Box::new(self.dump(&state, &batch)));
         }
-        let decoding: u64 = batch.shares.iter().filter(|s| s.decodes).count() as u64;
-        let context = batch.shares.iter().filter(|s| s.decodes).map(|s| u64::from(s.computed) + 1).sum();
-        let time = self.shared.settings.step_time(batch.tokens() - decoding, context);
+        let time = self.shared.settings.step_time(&batch);
         Plan::Step(batch, time)
     }
 

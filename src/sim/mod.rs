@@ -5,7 +5,9 @@
 //! the tests. What it answers (bodies, events, errors, metric names) is what a running vLLM
 //! answered; what it generates are words that mean nothing, one token each.
 //!
-//! One file per idea: `scheduler` is the pure engine model, `core` runs it in real time, `outbox`
+//! One file per idea: `scheduler` is the pure engine model (`prefix` its prefix cache, `speed` how long a
+//! step takes, `presets` models with a name), which benches run in virtual time; `core` runs it in real
+//! time, `outbox`
 //! carries output to `stream` or `generate`, `ask` reads bodies, `refusal` and `answer` write them,
 //! `routes` maps paths, `server` lives and dies on the port, `fault` names what can go wrong.
 
@@ -21,6 +23,8 @@ mod handle;
 mod histogram;
 mod outbox;
 mod output;
+mod prefix;
+mod presets;
 mod record;
 mod refusal;
 mod routes;
@@ -28,6 +32,7 @@ mod scheduler;
 mod server;
 mod settings;
 mod shared;
+mod speed;
 mod stream;
 mod tokenizer;
 mod wire;
@@ -37,6 +42,9 @@ mod tests;
 
 pub use fault::{Fault, Loading};
 pub use handle::{Sim, SimError, start, start_with_log};
+pub use prefix::Prefix;
+pub use presets::PRESETS;
+pub use scheduler::{Batch, Limits, Produced, Scheduler, SeqId, Share, Work};
 pub use settings::Settings;
 pub use shared::Stats;
 pub use tokenizer::{chat_template, tokenizer_config, tokenizer_json, write_tokenizer};

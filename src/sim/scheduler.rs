@@ -5,13 +5,15 @@
 //! budget is computed in pieces; blocks are taken as a sequence grows; where none is free the LAST
 //! running sequence loses all of its blocks and is computed anew later; no sequence is admitted in
 //! a step that preempted; a waiting sequence starts only when all of its tokens so far fit
-//! (`scheduler_reserve_full_isl`), and one that does not fit holds up all behind it.
-//! Prefix caching is not modelled.
+//! (`scheduler_reserve_full_isl`), and one that does not fit holds up all behind it; a prompt whose
+//! beginning is cached starts after it (`prefix`). How long a step takes is in `speed`.
 
 use std::collections::{HashMap, VecDeque};
 
-/// What the scheduler is bound by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use super::prefix::{Prefix, PrefixCache};
+
+/// What the scheduler is bound by, and what kills it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens in a block.
     pub block_size: u32,
@@ -21,6 +23,11 @@ pub struct Limits {
     pub max_num_seqs: usize,
     /// Tokens computed in one step.
     pub max_batched_tokens: u32,
+    /// A step that computes a prompt beyond so many tokens kills the engine where it is full; the
+    /// further beyond, the less full it needs to be. `None`: no prompt does.
+    pub deadly_context: Option<u32>,
+    /// Prompts in prefill at once that have more tokens together kill the engine. `None`: they do not.
+    pub deadly_prefill: Option<u32>,
 }
 
 /// Names a sequence; never used twice.
@@ -34,12 +41,32 @@ struct Sequence {
     target: u32,
     computed: u32,
     blocks: u32,
+    prefix: Option<Prefix>,
+    /// Of its blocks, the first ones that others may hold too.
+    shared: u32,
+    /// The most tokens it ever had computed: to compute one of them again is waste.
+    high_water: u32,
+    /// Tokens that were computed for it, each counted once.
+    spent: u32,
 }
 
 impl Sequence {
     fn tokens(&self) -> u32 {
         self.prompt.saturating_add(self.generated)
     }
+}
+
+/// Tokens computed so far, and what they were good for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// All.
+    pub computed: u64,
+    /// Of these, computed once more after a preemption.
+    pub recomputed: u64,
+    /// Of these, computed for sequences that were aborted.
+    pub abandoned: u64,
+    /// Prompt tokens that did not need to be computed: they were cached.
+    pub cached: u64,
 }
 
 /// One sequence's part in a step.
@@ -95,6 +122,8 @@ pub struct Scheduler {
     free: u32,
     next: u64,
     preemptions: u64,
+    cache: PrefixCache,
+    work: Work,
 }
 
 impl Scheduler {
@@ -109,15 +138,32 @@ impl Scheduler {
             free: limits.usable_blocks,
             next: 0,
             preemptions: 0,
+            cache: PrefixCache::default(),
+            work: Work::default(),
         }
     }
 
     /// A sequence of `prompt` tokens that will produce `target`; both count as at least 1.
     pub fn add(&mut self, prompt: u32, target: u32) -> SeqId {
+        self.add_with_prefix(prompt, target, None)
+    }
+
+    /// The same for a prompt that begins with `prefix`.
+    pub fn add_with_prefix(&mut self, prompt: u32, target: u32, prefix: Option<Prefix>) -> SeqId {
         let id = SeqId(self.next);
         self.next += 1;
-        let sequence =
-            Sequence { prompt: prompt.max(1), generated: 0, target: target.max(1), computed: 0, blocks: 0 };
+        let prompt = prompt.max(1);
+        let sequence = Sequence {
+            prompt,
+            generated: 0,
+            target: target.max(1),
+            computed: 0,
+            blocks: 0,
+            prefix: prefix.map(|p| Prefix { tokens: p.tokens.min(prompt), ..p }),
+            shared: 0,
+            high_water: 0,
+            spent: 0,
+        };
         self.sequences.insert(id, sequence);
         self.waiting.push_back(id);
         id
@@ -125,11 +171,28 @@ impl Scheduler {
 
     /// Forgets a sequence and frees its blocks at once; false where it was gone already.
     pub fn abort(&mut self, id: SeqId) -> bool {
-        let Some(sequence) = self.sequences.remove(&id) else { return false };
-        self.free += sequence.blocks;
+        let Some(sequence) = self.remove(id) else { return false };
+        self.work.abandoned += u64::from(sequence.spent);
+        true
+    }
+
+    fn remove(&mut self, id: SeqId) -> Option<Sequence> {
+        let mut sequence = self.sequences.remove(&id)?;
+        self.give_back(&mut sequence);
         self.waiting.retain(|&w| w != id);
         self.running.retain(|&r| r != id);
-        true
+        Some(sequence)
+    }
+
+    /// Frees the blocks of a sequence that nobody else holds.
+    fn give_back(&mut self, sequence: &mut Sequence) {
+        self.free += sequence.blocks - sequence.shared;
+        if let Some(prefix) = sequence.prefix.filter(|_| sequence.shared > 0) {
+            self.free += self.cache.give_back(prefix.id, sequence.shared, self.free);
+        }
+        sequence.blocks = 0;
+        sequence.shared = 0;
+        sequence.computed = 0;
     }
 
     /// Builds the next step; one without shares means that nothing can be done.
@@ -166,16 +229,40 @@ impl Scheduler {
     fn plan_waiting(&mut self, batch: &mut Batch, budget: &mut u32) {
         while *budget > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some(&id) = self.waiting.front() else { return };
-            let Some(total) = self.sequences.get(&id).map(Sequence::tokens) else { return };
-            if self.blocks(total) > self.free {
+            let Some(sequence) = self.sequences.get(&id) else { return };
+            let total = sequence.tokens();
+            let (found, unheld) = self.found(sequence);
+            if self.blocks(total) - found + unheld > self.free {
                 return;
             }
             self.waiting.pop_front();
             self.running.push(id);
-            let tokens = total.min(*budget);
-            batch.shares.push(self.grow(id, tokens, self.blocks(tokens), true));
+            self.hold(id, found, unheld);
+            let cached = found * self.limits.block_size;
+            let tokens = (total - cached).min(*budget);
+            batch.shares.push(self.grow(id, tokens, self.blocks(cached + tokens) - found, true));
             *budget -= tokens;
         }
+    }
+
+    /// Cached blocks with which a waiting sequence can begin, and how many of them nobody holds. Its last
+    /// token is computed in any case.
+    fn found(&self, sequence: &Sequence) -> (u32, u32) {
+        let Some(prefix) = sequence.prefix else { return (0, 0) };
+        let most = prefix.tokens.min(sequence.tokens() - 1) / self.limits.block_size;
+        self.cache.found(prefix.id, most)
+    }
+
+    /// A sequence begins with cached blocks.
+    fn hold(&mut self, id: SeqId, found: u32, unheld: u32) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|_| found > 0) else { return };
+        let Some(prefix) = sequence.prefix else { return };
+        self.cache.hold(prefix.id, found);
+        self.free -= unheld;
+        sequence.blocks = found;
+        sequence.shared = found;
+        sequence.computed = found * self.limits.block_size;
+        self.work.cached += u64::from(sequence.computed);
     }
 
     fn blocks(&self, tokens: u32) -> u32 {
@@ -185,8 +272,15 @@ impl Scheduler {
     /// Gives a sequence its blocks for this step.
     fn grow(&mut self, id: SeqId, tokens: u32, needed: u32, new: bool) -> Share {
         self.free -= needed;
+        self.cache.handed_out(needed);
         let sequence = self.sequences.get_mut(&id).expect("scheduled sequences exist");
         sequence.blocks += needed;
+        if let Some(prefix) = sequence.prefix {
+            let full = prefix.tokens.min(sequence.computed + tokens) / self.limits.block_size;
+            while sequence.shared < full && self.cache.publish(prefix.id, sequence.shared) {
+                sequence.shared += 1;
+            }
+        }
         let decodes = tokens == 1 && sequence.computed >= sequence.prompt;
         Share { seq: id, tokens, computed: sequence.computed, new, decodes }
     }
@@ -194,10 +288,9 @@ impl Scheduler {
     /// Throws out the sequence that started to run last: it waits again, first in line.
     fn preempt_last(&mut self) -> Option<SeqId> {
         let id = self.running.pop()?;
-        let sequence = self.sequences.get_mut(&id)?;
-        self.free += sequence.blocks;
-        sequence.blocks = 0;
-        sequence.computed = 0;
+        let mut sequence = self.sequences.remove(&id)?;
+        self.give_back(&mut sequence);
+        self.sequences.insert(id, sequence);
         self.preemptions += 1;
         self.waiting.push_front(id);
         Some(id)
@@ -210,6 +303,11 @@ impl Scheduler {
         for share in &batch.shares {
             let Some(sequence) = self.sequences.get_mut(&share.seq) else { continue };
             sequence.computed += share.tokens;
+            let again = sequence.high_water.min(sequence.computed).saturating_sub(share.computed);
+            sequence.high_water = sequence.high_water.max(sequence.computed);
+            sequence.spent += share.tokens - again;
+            self.work.computed += u64::from(share.tokens);
+            self.work.recomputed += u64::from(again);
             if sequence.computed < sequence.tokens() {
                 continue;
             }
@@ -218,9 +316,36 @@ impl Scheduler {
             produced.push(Produced { seq: share.seq, generated: sequence.generated, last });
         }
         for done in produced.iter().filter(|p| p.last) {
-            self.abort(done.seq);
+            self.remove(done.seq);
         }
         produced
+    }
+
+    /// Whether the step is too much for the engine's memory: it dies instead of making it.
+    ///
+    /// Two shapes, as crash reports have them: one long prompt in a full step, and too many prompts in
+    /// prefill at once.
+    #[must_use]
+    pub fn deadly(&self, batch: &Batch) -> bool {
+        let prompts = || batch.shares.iter().filter(|s| !s.decodes);
+        let longest = prompts().map(|s| s.computed + s.tokens).max().unwrap_or(0);
+        let long = self.limits.deadly_context.filter(|most| longest > *most).is_some_and(|most| {
+            let tokens: u32 = prompts().map(|s| s.tokens).sum();
+            let full = f64::from(tokens) / f64::from(self.limits.max_batched_tokens.max(1));
+            full + f64::from(longest - most) / f64::from(most.max(1)) > 1.0
+        });
+        let many = self.limits.deadly_prefill.is_some_and(|most| {
+            let running = self.running.iter().filter_map(|id| self.sequences.get(id));
+            let prompts = running.filter(|s| s.computed < s.prompt).map(|s| u64::from(s.prompt));
+            prompts.sum::<u64>() > u64::from(most)
+        });
+        long || many
+    }
+
+    /// Tokens computed so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     /// Sequences that hold blocks.

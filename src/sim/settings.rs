@@ -1,7 +1,5 @@
 //! What the simulated engine is: its model, its pool, its speed.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Loading};
@@ -29,10 +27,25 @@ pub struct Settings {
     pub max_num_batched_tokens: u32,
     /// Time of a step in milliseconds, whatever is in it.
     pub step_ms: f64,
+    /// Time to read the model's weights in a step, in milliseconds: what `token_us` adds up to is hidden
+    /// behind it.
+    pub weights_ms: f64,
+    /// Time for each token computed in a step, prompt or output, in microseconds, where all of them together
+    /// take longer than the weights.
+    pub token_us: f64,
     /// Time added for each prompt token computed in a step, in microseconds.
     pub prefill_us_per_token: f64,
     /// Time added for each token that a decoding sequence holds, in microseconds (reading the cache).
     pub context_us_per_token: f64,
+    /// Time added for each pair of a prompt token computed in a step and one before it, in nanoseconds
+    /// (attention).
+    pub pair_ns: f64,
+    /// Time added for each sequence in a step, in microseconds (sampling, and the work of the host).
+    pub sequence_us: f64,
+    /// A full step that computes a prompt beyond so many tokens kills the engine. `None`: no prompt does.
+    pub deadly_context_tokens: Option<u32>,
+    /// Prompts in prefill at once that have more tokens together kill the engine. `None`: they do not.
+    pub deadly_prefill_tokens: Option<u32>,
     /// Median output of a chat that sets no limit, in tokens; lengths are log-normal about it.
     pub output_median_tokens: u64,
     /// Spread of these lengths: the standard deviation of their logarithm, 0 to 3.
@@ -66,8 +79,14 @@ impl Default for Settings {
             max_num_seqs: 8,
             max_num_batched_tokens: 2048,
             step_ms: 20.0,
+            weights_ms: 0.0,
+            token_us: 0.0,
             prefill_us_per_token: 50.0,
             context_us_per_token: 0.5,
+            pair_ns: 0.0,
+            sequence_us: 0.0,
+            deadly_context_tokens: None,
+            deadly_prefill_tokens: None,
             output_median_tokens: 120,
             output_sigma: 0.6,
             seed: 1,
@@ -90,23 +109,15 @@ impl Settings {
 
     /// What the scheduler is bound by.
     #[must_use]
-    pub(super) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         Limits {
             block_size: self.block_size.max(1),
             usable_blocks: self.blocks().saturating_sub(1),
             max_num_seqs: self.max_num_seqs,
             max_batched_tokens: self.max_num_batched_tokens,
+            deadly_context: self.deadly_context_tokens,
+            deadly_prefill: self.deadly_prefill_tokens,
         }
-    }
-
-    /// Time of a step that computes `prefill` prompt tokens beside sequences that hold `context`
-    /// tokens.
-    #[must_use]
-    pub(super) fn step_time(&self, prefill: u64, context: u64) -> Duration {
-        let micros = self.step_ms * 1e3
-            + self.prefill_us_per_token * prefill as f64
-            + self.context_us_per_token * context as f64;
-        Duration::try_from_secs_f64(micros / 1e6).unwrap_or(Duration::ZERO)
     }
 
     /// The first value that is out of its range, as (key, range, value).
@@ -124,6 +135,7 @@ impl Settings {
                 self.max_num_batched_tokens.to_string(),
             ),
             (seconds(self.step_ms / 1e3), "step_ms", "0 to a day", self.step_ms.to_string()),
+            (seconds(self.weights_ms / 1e3), "weights_ms", "0 to a day", self.weights_ms.to_string()),
             (
                 (0.0..=3.0).contains(&self.output_sigma),
                 "output_sigma",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn limits(usable_blocks: u32, max_num_seqs: usize, max_batched_tokens: u32) -> Limits {
-    Limits { block_size: 16, usable_blocks, max_num_seqs, max_batched_tokens }
+    Limits { block_size: 16, usable_blocks, max_num_seqs, max_batched_tokens, ..Limits::default() }
 }
 
 /// Runs until nothing can be done; the tokens each sequence produced.
@@ -111,14 +111,18 @@ fn an_abort_between_plan_and_completion_frees_all_and_produces_nothing() {
 
 #[derive(Debug, Clone)]
 enum Act {
-    Add(u32, u32),
+    Add(u32, u32, Option<Prefix>),
     Abort(usize),
     Step,
 }
 
+fn prefix() -> impl Strategy<Value = Option<Prefix>> {
+    prop::option::of((0u64..3, 1u32..120).prop_map(|(id, tokens)| Prefix { id, tokens }))
+}
+
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        (1u32..200, 1u32..60).prop_map(|(p, t)| Act::Add(p, t)),
+        (1u32..200, 1u32..60, prefix()).prop_map(|(p, t, prefix)| Act::Add(p, t, prefix)),
         any::<usize>().prop_map(Act::Abort),
         Just(Act::Step),
         Just(Act::Step),
@@ -139,7 +143,9 @@ proptest! {
         let mut made: HashMap<SeqId, u32> = HashMap::new();
         for act in acts {
             match act {
-                Act::Add(prompt, target) => { alive.insert(scheduler.add(prompt, target), target); }
+                Act::Add(prompt, target, prefix) => {
+                    alive.insert(scheduler.add_with_prefix(prompt, target, prefix), target);
+                }
                 Act::Abort(n) => {
                     let mut ids: Vec<_> = alive.keys().copied().collect();
                     ids.sort();
@@ -152,8 +158,12 @@ proptest! {
                     let batch = scheduler.plan();
                     prop_assert!(batch.tokens() <= u64::from(budget));
                     prop_assert!(scheduler.running() <= seqs);
-                    let held: u32 = scheduler.sequences.values().map(|s| s.blocks).sum();
-                    prop_assert_eq!(held + scheduler.free, blocks);
+                    let own: u32 = scheduler.sequences.values().map(|s| s.blocks - s.shared).sum();
+                    let shared: u32 = (0..3).map(|id| {
+                        let holders = scheduler.sequences.values().filter(|s| s.prefix.is_some_and(|p| p.id == id));
+                        holders.map(|s| s.shared).max().unwrap_or(0)
+                    }).sum();
+                    prop_assert_eq!(own + shared + scheduler.free, blocks);
                     for p in scheduler.complete(&batch) { *made.entry(p.seq).or_default() += 1; }
                 }
             }
@@ -163,4 +173,94 @@ proptest! {
         prop_assert_eq!(scheduler.free, blocks);
         for (id, target) in alive { prop_assert_eq!(made.get(&id).copied(), Some(target)); }
     }
+}
+
+/// A system prompt of four blocks.
+fn shared(id: u64) -> Option<Prefix> {
+    Some(Prefix { id, tokens: 64 })
+}
+
+#[test]
+fn a_cached_beginning_is_neither_computed_nor_held_twice() {
+    let mut scheduler = Scheduler::new(limits(20, 8, 1024));
+    scheduler.add_with_prefix(80, 10, shared(1));
+    scheduler.add_with_prefix(80, 10, shared(1));
+    scheduler.add_with_prefix(80, 10, shared(2));
+    let batch = scheduler.plan();
+    assert_eq!(
+        batch.shares.iter().map(|s| (s.computed, s.tokens)).collect::<Vec<_>>(),
+        [(0, 80), (64, 16), (0, 80)]
+    );
+    assert!((scheduler.usage() - 11.0 / 20.0).abs() < 1e-9, "five, one and five blocks");
+    assert_eq!(scheduler.work().cached, 64);
+    run(&mut scheduler);
+    assert_eq!((scheduler.running(), scheduler.usage()), (0, 0.0));
+}
+
+#[test]
+fn a_beginning_stays_cached_until_its_blocks_are_needed() {
+    let mut scheduler = Scheduler::new(limits(10, 8, 1024));
+    scheduler.add_with_prefix(80, 1, shared(1));
+    run(&mut scheduler);
+    scheduler.add(5 * 16, 1);
+    run(&mut scheduler);
+    scheduler.add_with_prefix(80, 1, shared(1));
+    let hit = scheduler.plan();
+    assert_eq!(hit.shares[0].computed, 64, "other blocks were free longer");
+    scheduler.complete(&hit);
+    scheduler.add(10 * 16 - 1, 1);
+    run(&mut scheduler);
+    scheduler.add_with_prefix(80, 1, shared(1));
+    assert_eq!(scheduler.plan().shares[0].computed, 0, "all blocks were handed out since");
+}
+
+#[test]
+fn a_prompt_that_is_all_cached_still_computes_its_last_token() {
+    let mut scheduler = Scheduler::new(limits(20, 8, 1024));
+    scheduler.add_with_prefix(64, 4, shared(1));
+    let first = scheduler.plan();
+    scheduler.complete(&first);
+    scheduler.add_with_prefix(64, 4, shared(1));
+    let batch = scheduler.plan();
+    assert_eq!((batch.shares[1].computed, batch.shares[1].tokens), (48, 16));
+}
+
+#[test]
+fn what_was_computed_for_nothing_is_counted() {
+    let mut scheduler = Scheduler::new(limits(4, 8, 64));
+    let first = scheduler.add(32, 17);
+    let second = scheduler.add(32, 17);
+    for _ in 0..2 {
+        let batch = scheduler.plan();
+        scheduler.complete(&batch);
+    }
+    scheduler.abort(first);
+    let again = scheduler.plan();
+    assert_eq!(again.shares.iter().map(|s| (s.seq, s.tokens)).collect::<Vec<_>>(), [(second, 33)]);
+    scheduler.complete(&again);
+    let work = scheduler.work();
+    assert_eq!((work.computed, work.recomputed, work.abandoned), (32 + 32 + 1 + 33, 32, 33));
+}
+
+#[test]
+fn a_long_prompt_in_a_full_step_and_too_many_prompts_at_once_are_deadly() {
+    let mortal =
+        |context, prefill| Limits { deadly_context: context, deadly_prefill: prefill, ..limits(100, 8, 64) };
+    let plan = |limits, prompts: &[u32], steps| {
+        let mut scheduler = Scheduler::new(limits);
+        prompts.iter().for_each(|&prompt| _ = scheduler.add(prompt, 4));
+        for _ in 0..steps {
+            let batch = scheduler.plan();
+            assert!(!scheduler.deadly(&batch));
+            scheduler.complete(&batch);
+        }
+        let batch = scheduler.plan();
+        scheduler.deadly(&batch)
+    };
+    assert!(plan(mortal(Some(100), None), &[192], 1), "a full step beyond 100 tokens");
+    assert!(!plan(mortal(Some(100), None), &[110], 1), "the rest of it does not fill the step");
+    assert!(!plan(mortal(None, None), &[192], 1));
+    assert!(plan(mortal(None, Some(100)), &[40, 70], 0));
+    assert!(!plan(mortal(None, Some(110)), &[40, 70], 0));
+    assert!(!plan(mortal(None, Some(100)), &[40, 70], 1), "the first one decodes by then");
 }

@@ -1,0 +1,126 @@
+//! The product's admission in virtual time: what `admit::Gate` does around it, with time handed in.
+
+use std::time::Duration;
+
+use kvgate::admit::{Action, Admission, Arrival, Ask, Limits, Settings, Signals, length};
+use kvgate::request::{Count, Priority, Shape, Tokens};
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::workload::Request;
+
+/// Bytes of a body for each prompt token.
+const BYTES_A_TOKEN: u64 = 4;
+
+/// What becomes of an arrival.
+pub enum Word {
+    /// It may go.
+    Go,
+    /// It waits.
+    Wait,
+    /// It is turned away, and may come back after so many seconds.
+    Away(Option<f64>),
+}
+
+/// The gateway.
+pub struct Gateway {
+    admission: Admission,
+    settings: Settings,
+    limits: Limits,
+    epoch: Instant,
+}
+
+impl Gateway {
+    pub fn new(settings: &Settings, engine: &Engine, epoch: Instant) -> Self {
+        let limits = Limits {
+            engine: Some(Tokens(engine.settings.max_model_len)),
+            configured: settings.length.max_prompt_tokens.map(|n| Tokens(n.get())),
+            pool: Some(Tokens(engine.pool())),
+            pool_certain: true,
+            ..Limits::default()
+        };
+        Self { admission: Admission::new(settings, 7), settings: settings.clone(), limits, epoch }
+    }
+
+    fn at(&self, seconds: f64) -> Instant {
+        self.epoch + Duration::from_secs_f64(seconds)
+    }
+
+    /// What the proxy asks for a request; without targets nothing is said of the first token.
+    fn ask(&self, request: &Request, targets: bool) -> Ask {
+        let prompt = Tokens(u64::from(request.prompt));
+        Ask {
+            prompt,
+            longest: prompt,
+            max_output: request.max_output.map(|n| Tokens(u64::from(n))),
+            sequences: 1,
+            stream: true,
+            body_bytes: u64::from(request.prompt) * BYTES_A_TOKEN,
+            max_wait: self.settings.queue.wait(None, None),
+            ttft: targets.then(|| Duration::from_secs_f64(request.ttft)),
+            tenant: request.tenant,
+            priority: if request.batch { Priority::Batch } else { Priority::Interactive },
+        }
+    }
+
+    /// A request arrives; also what that frees for those who wait.
+    pub fn arrive(&mut self, id: u64, request: &Request, (targets, now): (bool, f64)) -> (Word, Vec<Action>) {
+        let count = Count::exact(Tokens(u64::from(request.prompt)));
+        if length::check(&self.limits, &count, &Shape::default()).is_err() {
+            return (Word::Away(None), Vec::new());
+        }
+        let ask = self.ask(request, targets);
+        // Who waits has been there longer: room that has come up meanwhile is theirs.
+        let actions = if self.admission.queued() > 0 { self.advance(now) } else { Vec::new() };
+        let word = match self.admission.arrive(id, &ask, self.at(now)) {
+            Arrival::Admitted => Word::Go,
+            Arrival::Queued => Word::Wait,
+            Arrival::Refused(why) => Word::Away(why.retry_after().map(|after| after.as_secs_f64())),
+        };
+        (word, actions)
+    }
+
+    /// An answer's token came, its `total`th.
+    pub fn token(&mut self, id: u64, total: u32, now: f64) {
+        let at = self.at(now);
+        if total == 1 {
+            self.admission.books.first_token(id, at);
+        }
+        self.admission.books.tokens(id, u64::from(total), at);
+    }
+
+    /// An answer is complete.
+    pub fn done(&mut self, id: u64, request: &Request, now: f64) -> Vec<Action> {
+        let shape = (request.max_output.map(|n| Tokens(u64::from(n))), 1);
+        self.admission.completed(Some(id), shape, Tokens(u64::from(request.output)), self.at(now));
+        self.leave(id, now)
+    }
+
+    /// A request leaves, wherever it is.
+    pub fn leave(&mut self, id: u64, now: f64) -> Vec<Action> {
+        if self.admission.leave(id, self.at(now)) { self.advance(now) } else { Vec::new() }
+    }
+
+    /// A scrape, or that there was none.
+    pub fn signals(&mut self, signals: Signals, now: f64) -> Vec<Action> {
+        let taken = signals.fresh.then(|| self.at(now));
+        self.admission.signals(Signals { taken, ..signals }, self.at(now));
+        self.advance(now)
+    }
+
+    /// The engine died.
+    pub fn engine_gone(&mut self, retry_after: Option<f64>, now: f64) -> Vec<Action> {
+        self.admission.engine_gone(retry_after.map(Duration::from_secs_f64));
+        self.advance(now)
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: f64) -> Vec<Action> {
+        if self.admission.queued() > 0 { self.advance(now) } else { Vec::new() }
+    }
+
+    fn advance(&mut self, now: f64) -> Vec<Action> {
+        let at = self.at(now);
+        self.admission.advance(at)
+    }
+}
