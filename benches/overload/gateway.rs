@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvgate::admit::{Action, Admission, Arrival, Ask, Limits, Settings, Signals, length};
+use kvgate::admit::{Action, Admission, Arrival, Ask, Kind, Limits, Settings, Signals, length};
 use kvgate::request::{Count, Priority, Shape, Tokens};
 use tokio::time::Instant;
 
@@ -84,15 +84,16 @@ impl Gateway {
     pub fn token(&mut self, id: u64, total: u32, now: f64) {
         let at = self.at(now);
         if total == 1 {
-            self.admission.books.first_token(id, at);
+            self.admission.first_token(id, at);
         }
         self.admission.books.tokens(id, u64::from(total), at);
     }
 
     /// An answer is complete.
     pub fn done(&mut self, id: u64, request: &Request, now: f64) -> Vec<Action> {
-        let shape = (request.max_output.map(|n| Tokens(u64::from(n))), 1);
-        self.admission.completed(Some(id), shape, Tokens(u64::from(request.output)), self.at(now));
+        let cap = request.max_output.map(|n| Tokens(u64::from(n)));
+        let kind = Kind { tenant: request.tenant, prompt: u64::from(request.prompt), cap };
+        self.admission.completed(Some(id), (kind, 1), Tokens(u64::from(request.output)), self.at(now));
         self.leave(id, now)
     }
 
@@ -110,7 +111,7 @@ impl Gateway {
 
     /// The engine died.
     pub fn engine_gone(&mut self, retry_after: Option<f64>, now: f64) -> Vec<Action> {
-        self.admission.engine_gone(retry_after.map(Duration::from_secs_f64));
+        self.admission.engine_gone(retry_after.map(Duration::from_secs_f64), self.at(now));
         self.advance(now)
     }
 
