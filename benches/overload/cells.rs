@@ -132,6 +132,16 @@ pub fn mean(sample: &[f64]) -> Mean {
     Mean { value, half }
 }
 
+/// How far a mean may be from its one-sided 95 % confidence limit (Student's t); infinite for one value.
+pub fn limit(sample: &[f64]) -> f64 {
+    const TABLE: [f64; 10] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812];
+    let Some(degrees) = sample.len().checked_sub(1).filter(|degrees| *degrees > 0) else {
+        return f64::INFINITY;
+    };
+    let two_sided = mean(sample).half / student(degrees);
+    TABLE.get(degrees - 1).copied().unwrap_or(1.8) * two_sided
+}
+
 /// The 97.5 % quantile of Student's t distribution.
 fn student(degrees: usize) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];

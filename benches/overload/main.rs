@@ -1,8 +1,16 @@
 //! Admission under overload, in virtual time: the product's own state machine between clients with
 //! targets and the engine model of `kvgate sim`.
 //!
-//! `cargo bench --bench overload -- quick | main [ENGINE] [WORKLOAD] [LOADS]`, and `--seeds N`, `--seed N`,
-//! `--seconds N`. Without arguments: `quick`.
+//! `cargo bench --bench overload -- MODE [ENGINE] [WORKLOAD] [LOADS] [--seeds N] [--seed N] [--seconds N]`:
+//!
+//! | mode | |
+//! |---|---|
+//! | `quick` | a minute's look; the default |
+//! | `main` | all rules at all loads |
+//! | `stale`, `bypass`, `retry`, `fair`, `prio`, `crash`, `prefix`, `slow` | departures from plain traffic |
+//! | `gates` | what must hold; exit code 1 where something does not |
+//!
+//! `WHY=1` in the environment adds what held the queue and why it turned away, for one course a cell.
 //!
 //! A client is served well if its first token comes within 2 s and twice its prefill on an idle engine,
 //! and the mean time between its tokens is at most 100 ms. `good` counts these. Loads are multiples of
@@ -11,9 +19,11 @@
 
 mod cells;
 mod engine;
+mod gates;
 mod gateway;
 mod policy;
 mod random;
+mod scenarios;
 mod score;
 mod tables;
 mod workload;
@@ -24,6 +34,7 @@ use std::process::ExitCode;
 use cells::{Cell, Seeds};
 use engine::Engine;
 use policy::Rule;
+use scenarios::Scenario;
 use tables::{COLUMNS, WORKLOADS};
 use workload::Workload;
 
@@ -129,9 +140,18 @@ fn main() -> ExitCode {
                 tables::main_tables(&engine, &name, workload, &args.loads, args.seeds);
             }
         }
+        "gates" => {
+            let hold = gates::gates(args.seeds, args.seconds);
+            return if hold { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
         mode => {
-            eprintln!("no such mode: {mode}");
-            return ExitCode::from(2);
+            let Some(scenario) = Scenario::named(mode) else {
+                eprintln!("no such mode: {mode}");
+                return ExitCode::from(2);
+            };
+            let asked = args.workload.is_some().then(|| &traffic[0]);
+            let asked = asked.map(|(engine, _, workload)| (engine.clone(), *workload, &args.loads[..]));
+            scenario.tables(asked, args.seeds);
         }
     }
     ExitCode::SUCCESS

@@ -1,7 +1,7 @@
 //! Clients, gateway and engine in virtual time: one course of traffic, event by event.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use kvgate::admit::{Action, Signals};
 use kvgate::request::Tokens;
@@ -32,7 +32,7 @@ pub struct Manner {
     pub retries: u32,
     /// Share of them that go to the engine directly.
     pub bypass: f64,
-    /// They say nothing of when they need the first token.
+    /// They say nothing of when they need the first token, and wait for it as long as it takes.
     pub silent: bool,
 }
 
@@ -93,6 +93,8 @@ pub struct Outcome {
     pub wasted: u64,
     /// When the last request came.
     pub horizon: f64,
+    /// What the gateway's queue waited for, and why it turned away: how often.
+    pub reasons: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -268,7 +270,9 @@ impl World<'_> {
             Some(gateway) => gateway.arrive(id as u64, request, (!self.manner.silent, now)),
             None => (Word::Go, Vec::new()),
         };
-        self.at(now + patience, Event::Patience(id));
+        if !self.manner.silent {
+            self.at(now + patience, Event::Patience(id));
+        }
         match word {
             Word::Go => self.at(now + DISPATCH, Event::Send(id)),
             Word::Wait => self.attempts[id].queued = true,
@@ -474,6 +478,7 @@ impl World<'_> {
             computed: work.computed,
             wasted: work.abandoned + work.recomputed,
             horizon: self.horizon,
+            reasons: self.gateway.map(|g| g.reasons).unwrap_or_default(),
         }
     }
 }
