@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::engine::Engine;
+use super::outcome::Manner;
 use super::policy::Rule;
 use super::score::{Score, judge};
 use super::workload::{Special, Traffic, Workload, requests};
-use super::world::{self, Manner};
+use super::world;
 
 /// What is run.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@ use kvgate::sim;
 
 use super::cells::{Cell, Seeds, run};
 use super::engine::Engine;
+use super::outcome::Manner;
 use super::policy::{Rule, Sight};
 use super::tables::{COLUMNS, Column, head, line, workload};
 use super::workload::{Special, Workload};
-use super::world::Manner;
 
 /// Tokens that prompts share where they do: 70 % of the mean prompt of a chat.
 pub const SHARED: u32 = 2400;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::outcome::{Attempt, End, Outcome};
 use super::policy::ITL;
 use super::workload::{Request, TENANTS};
-use super::world::{Attempt, End, Outcome};
 
 /// Mean seconds between two tokens of an answer that is worth something, where nobody waits for it.
 const BATCH_ITL: f64 = 1.0;
