@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::engine::Engine;
+use super::outcome::Manner;
 use super::policy::Rule;
 use super::score::{Score, judge};
 use super::workload::{Special, Traffic, Workload, requests};
-use super::world::{self, Manner};
+use super::world;
 
 /// What is run.
 #[derive(Debug, Clone)]
@@ -130,6 +131,16 @@ pub fn mean(sample: &[f64]) -> Mean {
     let half =
         if sample.len() < 2 { f64::INFINITY } else { student(sample.len() - 1) * (variance / n).sqrt() };
     Mean { value, half }
+}
+
+/// How far a mean may be from its one-sided 95 % confidence limit (Student's t); infinite for one value.
+pub fn limit(sample: &[f64]) -> f64 {
+    const TABLE: [f64; 10] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812];
+    let Some(degrees) = sample.len().checked_sub(1).filter(|degrees| *degrees > 0) else {
+        return f64::INFINITY;
+    };
+    let two_sided = mean(sample).half / student(degrees);
+    TABLE.get(degrees - 1).copied().unwrap_or(1.8) * two_sided
 }
 
 /// The 97.5 % quantile of Student's t distribution.

@@ -1,8 +1,9 @@
 //! The product's admission in virtual time: what `admit::Gate` does around it, with time handed in.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kvgate::admit::{Action, Admission, Arrival, Ask, Kind, Limits, Settings, Signals, length};
+use kvgate::admit::{Action, Admission, Arrival, Ask, HeldBy, Kind, Limits, Rejection, Settings, Signals, length};
 use kvgate::request::{Count, Priority, Shape, Tokens};
 use tokio::time::Instant;
 
@@ -28,6 +29,8 @@ pub struct Gateway {
     settings: Settings,
     limits: Limits,
     epoch: Instant,
+    /// What the first in line waited for, tick by tick, and why others were turned away: how often.
+    pub reasons: BTreeMap<&'static str, u64>,
 }
 
 impl Gateway {
@@ -39,7 +42,8 @@ impl Gateway {
             pool_certain: true,
             ..Limits::default()
         };
-        Self { admission: Admission::new(settings, 7), settings: settings.clone(), limits, epoch }
+        let admission = Admission::new(settings, 7);
+        Self { admission, settings: settings.clone(), limits, epoch, reasons: BTreeMap::new() }
     }
 
     fn at(&self, seconds: f64) -> Instant {
@@ -66,7 +70,8 @@ impl Gateway {
     /// A request arrives; also what that frees for those who wait.
     pub fn arrive(&mut self, id: u64, request: &Request, (targets, now): (bool, f64)) -> (Word, Vec<Action>) {
         let count = Count::exact(Tokens(u64::from(request.prompt)));
-        if length::check(&self.limits, &count, &Shape::default()).is_err() {
+        if let Err(why) = length::check(&self.limits, &count, &Shape::default()) {
+            self.note(rejected(&why));
             return (Word::Away(None), Vec::new());
         }
         let ask = self.ask(request, targets);
@@ -75,7 +80,10 @@ impl Gateway {
         let word = match self.admission.arrive(id, &ask, self.at(now)) {
             Arrival::Admitted => Word::Go,
             Arrival::Queued => Word::Wait,
-            Arrival::Refused(why) => Word::Away(why.retry_after().map(|after| after.as_secs_f64())),
+            Arrival::Refused(why) => {
+                self.note(rejected(&why));
+                Word::Away(why.retry_after().map(|after| after.as_secs_f64()))
+            }
         };
         (word, actions)
     }
@@ -117,11 +125,40 @@ impl Gateway {
 
     /// Time passed.
     pub fn tick(&mut self, now: f64) -> Vec<Action> {
-        if self.admission.queued() > 0 { self.advance(now) } else { Vec::new() }
+        if self.admission.queued() == 0 {
+            return Vec::new();
+        }
+        let actions = self.advance(now);
+        if let Some(held_by) = self.admission.held().map(|held| held.by).map(HeldBy::label) {
+            self.note(held_by);
+        }
+        actions
     }
 
     fn advance(&mut self, now: f64) -> Vec<Action> {
         let at = self.at(now);
-        self.admission.advance(at)
+        let actions = self.admission.advance(at);
+        for action in &actions {
+            if let Action::Evict { why, .. } = action {
+                self.note(rejected(why));
+            }
+        }
+        actions
+    }
+
+    fn note(&mut self, reason: &'static str) {
+        *self.reasons.entry(reason).or_default() += 1;
+    }
+}
+
+/// A rejection's kind, finer than the word that clients see.
+const fn rejected(why: &Rejection) -> &'static str {
+    match why {
+        Rejection::QueueFull { .. } => "refused: queue full",
+        Rejection::WaitTooLong { .. } => "refused: wait too long",
+        Rejection::DeadlinePassed { .. } => "evicted: deadline passed",
+        Rejection::EngineUnavailable { .. } => "refused: engine away",
+        Rejection::PromptTooLong { .. } | Rejection::PromptExceedsPool { .. } => "refused: prompt too long",
+        _ => "refused: other",
     }
 }

@@ -1,19 +1,33 @@
 //! Admission under overload, in virtual time: the product's own state machine between clients with
 //! targets and the engine model of `kvgate sim`.
 //!
-//! `cargo bench --bench overload -- quick | main [ENGINE] [WORKLOAD] [LOADS]`, and `--seeds N`, `--seed N`,
-//! `--seconds N`. Without arguments: `quick`.
+//! `cargo bench --bench overload -- MODE [ENGINE] [WORKLOAD] [LOADS] [--seeds N] [--seed N] [--seconds N]`:
+//!
+//! | mode | |
+//! |---|---|
+//! | `quick` | a minute's look; the default |
+//! | `main` | all rules at all loads |
+//! | `stale`, `bypass`, `retry`, `fair`, `prio`, `crash`, `prefix`, `slow` | departures from plain traffic |
+//! | `live` | the whole gateway process in front of `kvgate sim`, in real time; `--stretch N` |
+//! | `gates` | what must hold; exit code 1 where something does not |
+//!
+//! `WHY=1` in the environment adds what held the queue and why it turned away, for one course a cell.
 //!
 //! A client is served well if its first token comes within 2 s and twice its prefill on an idle engine,
 //! and the mean time between its tokens is at most 100 ms. `good` counts these. Loads are multiples of
 //! what the bare engine serves of a backlog.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
+mod agenda;
 mod cells;
 mod engine;
+mod gates;
 mod gateway;
+mod live;
+mod outcome;
 mod policy;
 mod random;
+mod scenarios;
 mod score;
 mod tables;
 mod workload;
@@ -24,11 +38,16 @@ use std::process::ExitCode;
 use cells::{Cell, Seeds};
 use engine::Engine;
 use policy::Rule;
+use scenarios::Scenario;
 use tables::{COLUMNS, WORKLOADS};
 use workload::Workload;
 
 /// Loads of the main tables.
 const LOADS: &[f64] = &[0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0];
+
+/// Loads and seconds of the live cells.
+const LIVE_LOADS: &[f64] = &[0.8, 1.2, 2.0];
+const LIVE_SECONDS: u32 = 90;
 
 /// What the command line asks for.
 struct Args {
@@ -38,6 +57,7 @@ struct Args {
     loads: Vec<f64>,
     seeds: Seeds,
     seconds: Option<u32>,
+    stretch: f64,
 }
 
 impl Args {
@@ -49,6 +69,7 @@ impl Args {
             loads: LOADS.to_vec(),
             seeds: Seeds { first: 1001, count: 3 },
             seconds: None,
+            stretch: 1.0,
         };
         let mut place = 0;
         let mut words = std::env::args().skip(1);
@@ -58,6 +79,7 @@ impl Args {
                 "--seeds" => args.seeds.count = words.next()?.parse().ok()?,
                 "--seed" => args.seeds.first = words.next()?.parse().ok()?,
                 "--seconds" => args.seconds = Some(words.next()?.parse().ok()?),
+                "--stretch" => args.stretch = words.next()?.parse().ok()?,
                 flag if flag.starts_with("--") => return None,
                 word => {
                     match place {
@@ -86,7 +108,8 @@ impl Args {
                 .collect::<Option<_>>()?,
         };
         let seconds = |w: Workload| Workload { seconds: self.seconds.unwrap_or(w.seconds), ..w };
-        Some(rows.into_iter().map(|(engine, name, w)| (engine, name, seconds(w))).collect())
+        let stretched = |engine: Engine| engine.stretched(self.stretch);
+        Some(rows.into_iter().map(|(engine, name, w)| (stretched(engine), name, seconds(w))).collect())
     }
 }
 
@@ -111,6 +134,21 @@ fn quick(args: &Args) {
     }
 }
 
+/// The whole gateway in real time: chat and mixed unless something is asked for.
+fn live(args: &Args, traffic: &[(Engine, String, Workload)]) -> ExitCode {
+    let loads = if args.loads == LOADS { &LIVE_LOADS[..] } else { &args.loads };
+    let mut near = true;
+    for (engine, name, workload) in traffic {
+        let asked = args.workload.is_some();
+        if !asked && !["chat", "mixed"].contains(&name.as_str()) {
+            continue;
+        }
+        let workload = Workload { seconds: args.seconds.unwrap_or(LIVE_SECONDS), ..*workload };
+        near &= live::compare(engine, (name, workload), loads, args.seeds.first);
+    }
+    if near { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let Some(args) = Args::read() else {
         eprintln!(
@@ -129,9 +167,19 @@ fn main() -> ExitCode {
                 tables::main_tables(&engine, &name, workload, &args.loads, args.seeds);
             }
         }
+        "gates" => {
+            let hold = gates::gates(args.seeds, args.seconds);
+            return if hold { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+        "live" => return live(&args, &traffic),
         mode => {
-            eprintln!("no such mode: {mode}");
-            return ExitCode::from(2);
+            let Some(scenario) = Scenario::named(mode) else {
+                eprintln!("no such mode: {mode}");
+                return ExitCode::from(2);
+            };
+            let asked = args.workload.is_some().then(|| &traffic[0]);
+            let asked = asked.map(|(engine, _, workload)| (engine.clone(), *workload, &args.loads[..]));
+            scenario.tables(asked, args.seeds);
         }
     }
     ExitCode::SUCCESS

@@ -1,8 +1,10 @@
 //! What a course of traffic was worth: to the clients, to the tenants, and what it cost the engine.
 
+use std::collections::BTreeMap;
+
+use super::outcome::{Attempt, End, Outcome};
 use super::policy::ITL;
 use super::workload::{Request, TENANTS};
-use super::world::{Attempt, End, Outcome};
 
 /// Mean seconds between two tokens of an answer that is worth something, where nobody waits for it.
 const BATCH_ITL: f64 = 1.0;
@@ -35,10 +37,13 @@ pub struct Score {
     /// Time to the first token: median and 99th percentile.
     pub ttft_half: f64,
     pub ttft_most: f64,
-    /// 99th percentile of the gaps between tokens, and of their means over an answer.
+    /// 99th percentile of the gaps between tokens.
     pub gap_most: f64,
+    /// Means of the gaps over an answer: median and 99th percentile.
     pub itl_half: f64,
     pub itl_most: f64,
+    /// Answers that ended, per second.
+    pub done: f64,
     /// Engine deaths.
     pub deaths: f64,
     /// How evenly tenants got what they asked for, up to an equal share (Jain's index).
@@ -49,6 +54,8 @@ pub struct Score {
     /// The same among clients that wait, and among batch work.
     pub interactive: f64,
     pub batch: f64,
+    /// What the gateway's queue waited for, and why it turned away: how often.
+    pub reasons: BTreeMap<&'static str, u64>,
 }
 
 /// One attempt that ended with an answer.
@@ -135,6 +142,7 @@ pub fn judge(mut outcome: Outcome, (warmup, stretch): (f64, f64)) -> Score {
         ttft_half: quantile(&mut ttfts, 0.5),
         ttft_most: quantile(&mut ttfts, 0.99),
         gap_most: quantile(&mut outcome.gaps, 0.99),
+        done: itls.len() as f64 / span,
         itl_half: quantile(&mut itls, 0.5),
         itl_most: quantile(&mut itls, 0.99),
         deaths: f64::from(outcome.deaths),
@@ -143,6 +151,7 @@ pub fn judge(mut outcome: Outcome, (warmup, stretch): (f64, f64)) -> Score {
         victims: among(&|r| r.tenant != 0),
         interactive: among(&|r| !r.batch),
         batch: among(&|r| r.batch),
+        reasons: std::mem::take(&mut outcome.reasons),
     }
 }
 

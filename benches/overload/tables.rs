@@ -22,6 +22,7 @@ pub const COLUMNS: &[Column] = &[
     ("TTFT p50", |s| s.ttft_half, 1.0, 2),
     ("TTFT p99", |s| s.ttft_most, 1.0, 2),
     ("ITL p99", |s| s.itl_most, 1.0, 3),
+    ("gap p99", |s| s.gap_most, 1.0, 3),
 ];
 
 /// The workloads of the main tables: engine, name, traffic.
@@ -64,7 +65,8 @@ pub fn head(first: &str, columns: &[Column]) {
     println!("|{}", "---|".repeat(columns.len() + 1));
 }
 
-/// A line of it: means, and half of the 95 % interval where it shows.
+/// A line of it: means, and half of the 95 % interval where it shows; with `WHY` in the environment also what the
+/// first course's queue waited for (ticks) and why it turned away (times).
 pub fn line(name: &str, scores: &Scores, columns: &[Column]) {
     let cell = |&(_, figure, factor, decimals): &Column| {
         let mean = mean(&scores.each(figure));
@@ -75,6 +77,10 @@ pub fn line(name: &str, scores: &Scores, columns: &[Column]) {
     };
     let cells: Vec<_> = columns.iter().map(cell).collect();
     println!("| {name} | {} |", cells.join(" | "));
+    if std::env::var_os("WHY").is_some() {
+        let reasons = scores.0.first().map(|score| &score.reasons);
+        reasons.into_iter().flatten().for_each(|(reason, times)| println!("    {reason}: {times}"));
+    }
 }
 
 /// Which cap has the best goodput in requests here, in hindsight.

@@ -1,15 +1,16 @@
 //! Clients, gateway and engine in virtual time: one course of traffic, event by event.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 use kvgate::admit::{Action, Signals};
 use kvgate::request::Tokens;
 use kvgate::sim::{Batch, Scheduler, SeqId};
 use tokio::time::Instant;
 
+use super::agenda::{Agenda, Event};
 use super::engine::{Engine, RELOAD, add};
 use super::gateway::{Gateway, Word};
+use super::outcome::{Attempt, End, Manner, Outcome};
 use super::policy::{Rule, Sight};
 use super::random::Random;
 use super::workload::Request;
@@ -25,106 +26,6 @@ const UNTOLD: (f64, f64) = (1.0, 0.5);
 /// Retry-After that a client obeys at most, where the engine is away.
 const AWAY: f64 = 5.0;
 
-/// How clients behave beside asking.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Manner {
-    /// How often each comes back when it was not served.
-    pub retries: u32,
-    /// Share of them that go to the engine directly.
-    pub bypass: f64,
-    /// They say nothing of when they need the first token.
-    pub silent: bool,
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// It has not.
-    Open,
-    /// All of its answer came.
-    Done,
-    /// The gateway turned it away.
-    Refused,
-    /// Its client left before the first token.
-    Left,
-    /// The engine died under it, or was not there.
-    Failed,
-}
-
-/// One attempt of one client.
-#[derive(Debug, Clone)]
-pub struct Attempt {
-    /// Whose: the place among the requests.
-    pub client: usize,
-    /// Which attempt of it.
-    pub attempt: u32,
-    /// When it was made.
-    pub arrival: f64,
-    /// Whether it went past the gateway.
-    pub bypass: bool,
-    /// Whether it had to queue.
-    pub queued: bool,
-    /// Whether the engine got it.
-    pub sent: bool,
-    /// Output tokens so far.
-    pub tokens: u32,
-    /// When the first came, and the last.
-    pub first: f64,
-    pub last: f64,
-    /// How it ended.
-    pub end: End,
-    seq: Option<SeqId>,
-}
-
-/// What a course leaves behind.
-pub struct Outcome {
-    /// The requests as they were meant.
-    pub requests: Vec<Request>,
-    /// What became of them, retries after the first attempts.
-    pub attempts: Vec<Attempt>,
-    /// Gaps between tokens: one in fifty.
-    pub gaps: Vec<f64>,
-    /// How often the engine died.
-    pub deaths: u32,
-    /// Preemptions.
-    pub preemptions: u64,
-    /// Tokens computed, and of these for nothing.
-    pub computed: u64,
-    pub wasted: u64,
-    /// When the last request came.
-    pub horizon: f64,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Event {
-    Arrive(usize),
-    Send(usize),
-    Patience(usize),
-    StepDone,
-    Scrape,
-    Tick,
-    Loaded,
-}
-
-struct Due(f64, u64, Event);
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
-    }
-}
-
 struct World<'a> {
     engine: &'a Engine,
     rule: &'a Rule,
@@ -134,8 +35,7 @@ struct World<'a> {
     owners: HashMap<SeqId, usize>,
     scheduler: Scheduler,
     gateway: Option<Gateway>,
-    events: BinaryHeap<Reverse<Due>>,
-    number: u64,
+    agenda: Agenda,
     now: f64,
     horizon: f64,
     open: usize,
@@ -170,8 +70,7 @@ pub fn run(engine: &Engine, rule: &Rule, requests: Vec<Request>, manner: Manner,
         owners: HashMap::new(),
         scheduler: Scheduler::new(engine.settings.limits()),
         gateway,
-        events: BinaryHeap::new(),
-        number: 0,
+        agenda: Agenda::default(),
         now: 0.0,
         horizon,
         open: 0,
@@ -200,29 +99,17 @@ impl World<'_> {
     }
 
     fn at(&mut self, when: f64, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse(Due(when, self.number, event)));
+        self.agenda.note(when, event);
     }
 
     fn attempt(&mut self, client: usize, attempt: u32, arrival: f64, bypass: bool) {
-        self.attempts.push(Attempt {
-            client,
-            attempt,
-            arrival,
-            bypass: bypass || self.gateway.is_none(),
-            queued: false,
-            sent: false,
-            tokens: 0,
-            first: 0.0,
-            last: 0.0,
-            end: End::Open,
-            seq: None,
-        });
+        let bypass = bypass || self.gateway.is_none();
+        self.attempts.push(Attempt::new(client, attempt, arrival, bypass));
         self.at(arrival, Event::Arrive(self.attempts.len() - 1));
     }
 
     fn live(&mut self) {
-        while let Some(Reverse(Due(now, _, event))) = self.events.pop() {
+        while let Some((now, event)) = self.agenda.next() {
             if now > self.horizon && self.open == 0 || now > self.horizon + OVERTIME {
                 return;
             }
@@ -268,7 +155,9 @@ impl World<'_> {
             Some(gateway) => gateway.arrive(id as u64, request, (!self.manner.silent, now)),
             None => (Word::Go, Vec::new()),
         };
-        self.at(now + patience, Event::Patience(id));
+        if !self.manner.silent {
+            self.at(now + patience, Event::Patience(id));
+        }
         match word {
             Word::Go => self.at(now + DISPATCH, Event::Send(id)),
             Word::Wait => self.attempts[id].queued = true,
@@ -474,6 +363,7 @@ impl World<'_> {
             computed: work.computed,
             wasted: work.abandoned + work.recomputed,
             horizon: self.horizon,
+            reasons: self.gateway.map(|g| g.reasons).unwrap_or_default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::sim::{self, Fault, Loading, Settings};
@@ -25,24 +26,30 @@ pub struct Args {
     /// Address to listen on; loopback only, port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// Name of the served model
-    #[arg(long, value_name = "NAME", default_value = "sim")]
-    model: String,
+    /// An engine to be like, instead of the demo's small one: its pool, its limits, its pace
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(sim::PRESETS))]
+    preset: Option<String>,
+    /// Make every step so many times as long
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    stretch: f64,
+    /// Name of the served model [default: sim, or the preset's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
     /// Directory to write the tokenizer's files to; it is also what /v1/models tells as the root
     #[arg(long, value_name = "DIR")]
     tokenizer_dir: Option<std::path::PathBuf>,
-    /// Tokens in the KV-cache pool
-    #[arg(long, value_name = "N", default_value_t = Settings::default().pool_tokens)]
-    pool_tokens: u64,
-    /// Context length in tokens
-    #[arg(long, value_name = "N", default_value_t = Settings::default().max_model_len)]
-    max_model_len: u64,
-    /// Sequences that run at once
-    #[arg(long, value_name = "N", default_value_t = Settings::default().max_num_seqs)]
-    max_num_seqs: usize,
-    /// Time of one step in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Settings::default().step_ms)]
-    step_ms: f64,
+    /// Tokens in the KV-cache pool [default: 4096, or the preset's]
+    #[arg(long, value_name = "N")]
+    pool_tokens: Option<u64>,
+    /// Context length in tokens [default: 2048, or the preset's]
+    #[arg(long, value_name = "N")]
+    max_model_len: Option<u64>,
+    /// Sequences that run at once [default: 8, or the preset's]
+    #[arg(long, value_name = "N")]
+    max_num_seqs: Option<usize>,
+    /// Time of one step in milliseconds, beside what its tokens take [default: 20, or the preset's]
+    #[arg(long, value_name = "MS")]
+    step_ms: Option<f64>,
     /// Seed of output lengths and ids
     #[arg(long, value_name = "N", default_value_t = Settings::default().seed)]
     seed: u64,
@@ -76,14 +83,15 @@ fn fault(text: &str) -> Result<Fault, serde_json::Error> {
 impl Args {
     fn settings(&self) -> Settings {
         let oom = self.oom_prompt_tokens.map(|tokens| Fault::OomPromptTokens { tokens });
-        Settings {
+        let like = self.preset.as_deref().and_then(Settings::preset).unwrap_or_default();
+        let settings = Settings {
             port: self.listen.port(),
-            model: self.model.clone(),
+            model: self.model.clone().unwrap_or(like.model),
             root: self.tokenizer_dir.as_ref().map(|dir| dir.display().to_string()),
-            pool_tokens: self.pool_tokens,
-            max_model_len: self.max_model_len,
-            max_num_seqs: self.max_num_seqs,
-            step_ms: self.step_ms,
+            pool_tokens: self.pool_tokens.unwrap_or(like.pool_tokens),
+            max_model_len: self.max_model_len.unwrap_or(like.max_model_len),
+            max_num_seqs: self.max_num_seqs.unwrap_or(like.max_num_seqs),
+            step_ms: self.step_ms.unwrap_or(like.step_ms),
             seed: self.seed,
             max_num_queued_reqs: self.max_num_queued_reqs,
             keep_alive_seconds: self.keep_alive_seconds,
@@ -91,8 +99,9 @@ impl Args {
             load_seconds: self.load_seconds,
             loading: if self.loading_answers_503 { Loading::Answers503 } else { Loading::Refused },
             faults: self.fault.iter().cloned().chain(oom).collect(),
-            ..Settings::default()
-        }
+            ..like
+        };
+        settings.stretched(self.stretch)
     }
 }
 

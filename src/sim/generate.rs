@@ -42,7 +42,7 @@ pub(super) async fn generate(
     for input in &ask.inputs {
         prompts.push(count(shared, &ask, input).await?);
     }
-    let sequences = sequences(shared, &ask, &prompts)?;
+    let sequences = sequences(shared, &ask, (&prompts, wished_output(headers)))?;
     let (id, given) = ids(shared, form, headers);
     let head = Letterhead {
         form,
@@ -123,8 +123,18 @@ async fn count(shared: &Shared, ask: &Ask, input: &Input) -> Result<u64, Refusal
     }
 }
 
+/// How long the model's own answer would be where the client says so in `x-sim-output-tokens`: for loads whose
+/// lengths are known, whatever limit they name.
+fn wished_output(headers: &HeaderMap) -> Option<u64> {
+    headers.get("x-sim-output-tokens")?.to_str().ok()?.parse().ok().filter(|n| *n > 0)
+}
+
 /// What the engine is to produce: outputs over the context length are cut, not refused.
-fn sequences(shared: &Shared, ask: &Ask, prompts: &[u64]) -> Result<Vec<Wanted>, Refusal> {
+fn sequences(
+    shared: &Shared,
+    ask: &Ask,
+    (prompts, wished): (&[u64], Option<u64>),
+) -> Result<Vec<Wanted>, Refusal> {
     let settings = &shared.settings;
     let mut rng = lock(&shared.rng);
     let mut sequences = Vec::with_capacity(prompts.len() * ask.n as usize);
@@ -138,8 +148,9 @@ fn sequences(shared: &Shared, ask: &Ask, prompts: &[u64]) -> Result<Vec<Wanted>,
         for _ in 0..ask.n {
             let natural =
                 output::length(&mut rng, settings.output_median_tokens, settings.output_sigma).into();
-            let natural = ask.min_tokens.max(natural);
-            let (target, finish) = if asked.is_none() && !ask.ignore_eos && natural < limit {
+            let natural = wished.unwrap_or(natural).max(ask.min_tokens);
+            let ends = wished.is_some() || asked.is_none();
+            let (target, finish) = if ends && !ask.ignore_eos && natural < limit {
                 (natural, Finish::Stop)
             } else {
                 (limit, Finish::Length)

@@ -67,7 +67,9 @@ impl Seats {
             let until_begun = look.waiting <= look.unstarted;
             self.hold = Some(Hold { most: ran, until_begun, taken: look.taken });
             let same = self.last.is_some_and(|last| last.waiting > 0 && last.running == look.running);
-            if same && look.kv_room {
+            // While one that runs is in prefill, a step's budget of tokens may be what the others wait for.
+            let decoding = look.unstarted <= look.waiting;
+            if same && look.kv_room && decoding {
                 self.learned = Some(ran);
             }
         }
@@ -125,6 +127,16 @@ mod tests {
         assert_eq!(seats.most(t, |_| true), u64::MAX);
         seats.looked(Look { unstarted: 20, ..look(0, 30, 30, t) });
         assert_eq!(seats.most(t, |_| false), u64::MAX, "nothing was remembered");
+    }
+
+    #[test]
+    fn what_waits_for_a_steps_budget_of_tokens_teaches_nothing() {
+        let t = Instant::now();
+        let mut seats = Seats::default();
+        for _ in 0..5 {
+            seats.looked(Look { unstarted: 8, ..look(5, 20, 25, t) });
+        }
+        assert_eq!((seats.learned(), seats.most(t, |_| true)), (None, u64::MAX));
     }
 
     #[test]
