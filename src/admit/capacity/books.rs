@@ -316,10 +316,10 @@ impl Books {
             let believed = self.believed(taken, now, block);
             self.measured.looked(signals, tokens / block, believed);
         }
-        let ours = self.flights.values().filter(|flight| flight.admitted <= taken);
-        let (ours, unstarted) = ours.fold((0, 0), |(all, unstarted), flight| {
-            let waits = flight.asked.stream && flight.first.is_none();
-            let sequences = flight.asked.sequences;
+        self.prefill.pass(taken);
+        let ours = self.flights.iter().filter(|(_, flight)| flight.admitted <= taken);
+        let (ours, unstarted) = ours.fold((0, 0), |(all, unstarted), (id, flight)| {
+            let (sequences, waits) = (flight.asked.sequences, self.prefill.has(*id));
             (all + sequences, unstarted + if waits { sequences } else { 0 })
         });
         self.proven = self.proven.max(ours.min(signals.running.max(0.0) as u64));
@@ -329,6 +329,7 @@ impl Books {
             ours,
             unstarted,
             kv_room: self.kv_room(signals),
+            step: self.pace.step(now),
             taken,
         };
         self.seats.looked(look);
@@ -374,12 +375,6 @@ impl Books {
             self.flights.values().map(|f| f.asked.sequences * f.asked.kind.prompt.div_ceil(block)).max();
         let free = (1.0 - usage.clamp(0.0, 1.0)) * (tokens / block) as f64;
         free >= largest.unwrap_or(0) as f64 + signals.running.max(0.0)
-    }
-
-    /// Whether each stream admitted before `taken` has begun.
-    pub(super) fn begun(&self, taken: Instant) -> bool {
-        let waits = |f: &Flight| f.admitted <= taken && f.first.is_none();
-        !self.flights.values().any(waits)
     }
 
     fn believed(&self, taken: Instant, now: Instant, block: u64) -> Believed {

@@ -125,7 +125,7 @@ impl Outlook {
         let (jobs, ends, waiting) = jobs(books, now, likely);
         let alive = jobs.iter().filter(|job| job.measured).map(|job| job.sequences).sum();
         let most = if signals.fresh && !likely {
-            books.seats.most(now, |taken| books.begun(taken))
+            books.seats.most(now)
         } else {
             books.seats.learned().unwrap_or(u64::MAX)
         };

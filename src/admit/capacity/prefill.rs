@@ -148,6 +148,12 @@ impl Prefill {
         self.proven
     }
 
+    /// Whether a request has no first token yet, as far as can be seen.
+    #[must_use]
+    pub fn has(&self, id: u64) -> bool {
+        self.outstanding.contains_key(&id)
+    }
+
     /// Prompts without a first token, tokens each.
     pub fn unproven(&self) -> impl Iterator<Item = u64> + '_ {
         self.outstanding.values().map(|one| one.prompt as u64)

@@ -1,15 +1,17 @@
 //! How many sequences the engine runs at once (`max_num_seqs`), learned from its waiting queue.
 //!
-//! A scrape that shows requests waiting says how many of ours ran then: no more than that are let
-//! in until the next scrape. Where two scrapes in a row show it with the same number running and
-//! KV room to spare, that number is remembered, and probed upwards by one at a time. A prefill
-//! backlog, which looks the same in one scrape, is gone in the next, or as soon as each of our
-//! streams that were in it has its first token.
+//! Scrapes that show requests waiting while all that run decode, for longer than the next step takes to
+//! come, say how many of ours run: no more than that are let in until the next scrape. Where the same
+//! number ran all the time, with KV room to spare, that number is remembered, and probed upwards by one at
+//! a time. While one that runs is in prefill, a step's budget of tokens may be what the others wait for:
+//! that is no matter of seats, and to hold them here would help nobody.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// Requests must be seen to wait for so long, and for so many steps, to wait for a seat.
+const PERSISTS: (Duration, f64) = (Duration::from_millis(500), 4.0);
 /// How long a scrape holds anything.
 const BELIEVED: Duration = Duration::from_secs(5);
 
@@ -22,10 +24,12 @@ pub struct Look {
     pub running: u64,
     /// Our sequences that were in the engine when the scrape was taken.
     pub ours: u64,
-    /// Those of them that are streams without a first token.
+    /// Those of them that have no first token yet.
     pub unstarted: u64,
     /// Whether the KV pool has room for another prompt.
     pub kv_room: bool,
+    /// Seconds of a step, where known.
+    pub step: Option<f64>,
     /// When it was taken.
     pub taken: Instant,
 }
@@ -35,8 +39,6 @@ pub struct Look {
 struct Hold {
     /// Our sequences in flight at most.
     most: u64,
-    /// Until all streams admitted before have begun, where that explains the waiting.
-    until_begun: bool,
     taken: Instant,
 }
 
@@ -45,6 +47,8 @@ struct Hold {
 pub struct Seats {
     learned: Option<u64>,
     hold: Option<Hold>,
+    /// Since when some wait while all that run decode, and since when the same number runs meanwhile.
+    waits: Option<(Instant, Instant)>,
     last: Option<Look>,
     finished: u64,
 }
@@ -58,32 +62,31 @@ impl Seats {
     /// A fresh scrape.
     pub fn looked(&mut self, look: Look) {
         let ran = look.ours.saturating_sub(look.waiting).max(1);
-        if look.waiting == 0 {
-            self.hold = None;
-            if self.finished > 0 {
-                self.learned = self.learned.map(|seats| if look.ours >= seats { seats + 1 } else { seats });
-            }
-        } else {
-            let until_begun = look.waiting <= look.unstarted;
-            self.hold = Some(Hold { most: ran, until_begun, taken: look.taken });
-            let same = self.last.is_some_and(|last| last.waiting > 0 && last.running == look.running);
-            // While one that runs is in prefill, a step's budget of tokens may be what the others wait for.
-            let decoding = look.unstarted <= look.waiting;
-            if same && look.kv_room && decoding {
-                self.learned = Some(ran);
-            }
+        if look.waiting == 0 && self.finished > 0 {
+            self.learned = self.learned.map(|seats| if look.ours >= seats { seats + 1 } else { seats });
+        }
+        let waits = look.waiting > 0 && look.unstarted <= look.waiting;
+        let same = self.last.is_some_and(|last| last.running == look.running);
+        self.waits = waits.then(|| match self.waits {
+            Some((since, constant)) => (since, if same { constant } else { look.taken }),
+            None => (look.taken, look.taken),
+        });
+        let steps = Duration::from_secs_f64((PERSISTS.1 * look.step.unwrap_or(0.0)).clamp(0.0, 60.0));
+        let persists = |since| look.taken.saturating_duration_since(since) >= PERSISTS.0.max(steps);
+        let (long, constant) =
+            self.waits.map_or((false, false), |(since, same)| (persists(since), persists(same)));
+        self.hold = long.then_some(Hold { most: ran, taken: look.taken });
+        if constant && look.kv_room {
+            self.learned = Some(ran);
         }
         self.finished = 0;
         self.last = Some(look);
     }
 
-    /// Sequences of ours that may be in flight; `begun` says whether all our streams that were
-    /// admitted before an instant have their first token.
+    /// Sequences of ours that may be in flight.
     #[must_use]
-    pub fn most(&self, now: Instant, begun: impl Fn(Instant) -> bool) -> u64 {
-        let holds = |hold: &Hold| {
-            now.saturating_duration_since(hold.taken) <= BELIEVED && !(hold.until_begun && begun(hold.taken))
-        };
+    pub fn most(&self, now: Instant) -> u64 {
+        let holds = |hold: &Hold| now.saturating_duration_since(hold.taken) <= BELIEVED;
         let held = self.hold.as_ref().filter(|hold| holds(hold)).map(|hold| hold.most);
         held.unwrap_or(u64::MAX).min(self.learned.unwrap_or(u64::MAX))
     }
@@ -100,7 +103,11 @@ mod tests {
     use super::*;
 
     fn look(waiting: u64, running: u64, ours: u64, taken: Instant) -> Look {
-        Look { waiting, running, ours, unstarted: 0, kv_room: true, taken }
+        Look { waiting, running, ours, unstarted: 0, kv_room: true, step: Some(0.03), taken }
+    }
+
+    fn after(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 
     #[test]
@@ -108,49 +115,50 @@ mod tests {
         let t = Instant::now();
         let mut seats = Seats::default();
         seats.looked(look(2, 4, 6, t));
-        assert_eq!((seats.learned(), seats.most(t, |_| false)), (None, 4));
-        seats.looked(look(1, 4, 5, t));
-        assert_eq!((seats.learned(), seats.most(t, |_| false)), (Some(4), 4));
-        seats.looked(look(0, 4, 4, t));
-        assert_eq!(seats.most(t, |_| false), 4, "nothing finished: nothing to learn");
+        assert_eq!((seats.learned(), seats.most(t)), (None, u64::MAX), "they may go in with the next step");
+        seats.looked(look(1, 4, 5, t + after(1)));
+        assert_eq!((seats.learned(), seats.most(t)), (Some(4), 4));
+        seats.looked(look(0, 4, 4, t + after(2)));
+        assert_eq!(seats.most(t), 4, "nothing finished: nothing to learn");
         seats.finished(1);
-        seats.looked(look(0, 4, 4, t));
-        assert_eq!(seats.most(t, |_| false), 5);
-    }
-
-    #[test]
-    fn a_prefill_backlog_holds_only_until_its_streams_have_begun() {
-        let t = Instant::now();
-        let mut seats = Seats::default();
-        seats.looked(Look { unstarted: 20, ..look(20, 10, 30, t) });
-        assert_eq!(seats.most(t, |_| false), 10);
-        assert_eq!(seats.most(t, |_| true), u64::MAX);
-        seats.looked(Look { unstarted: 20, ..look(0, 30, 30, t) });
-        assert_eq!(seats.most(t, |_| false), u64::MAX, "nothing was remembered");
+        seats.looked(look(0, 4, 4, t + after(3)));
+        assert_eq!(seats.most(t), 5);
     }
 
     #[test]
     fn what_waits_for_a_steps_budget_of_tokens_teaches_nothing() {
         let t = Instant::now();
         let mut seats = Seats::default();
-        for _ in 0..5 {
-            seats.looked(Look { unstarted: 8, ..look(5, 20, 25, t) });
+        for i in 0..5 {
+            seats.looked(Look { unstarted: 8, ..look(5, 20, 25, t + after(i)) });
         }
-        assert_eq!((seats.learned(), seats.most(t, |_| true)), (None, u64::MAX));
+        assert_eq!((seats.learned(), seats.most(t)), (None, u64::MAX));
+    }
+
+    #[test]
+    fn what_waits_for_the_next_of_long_steps_teaches_nothing() {
+        let t = Instant::now();
+        let mut seats = Seats::default();
+        for i in 0..3 {
+            seats.looked(Look { step: Some(2.0), ..look(1, 4, 5, t + after(i)) });
+        }
+        assert_eq!((seats.learned(), seats.most(t)), (None, u64::MAX));
     }
 
     #[test]
     fn an_old_scrape_holds_nothing() {
         let t = Instant::now();
         let mut seats = Seats::default();
-        seats.looked(look(1, 4, 5, t));
-        assert_eq!(seats.most(t + Duration::from_secs(6), |_| false), u64::MAX);
+        (0..2).for_each(|i| seats.looked(Look { running: 4 + i, ..look(1, 4, 5, t + after(i)) }));
+        assert_eq!((seats.learned(), seats.most(t + after(2))), (None, 4));
+        assert_eq!(seats.most(t + after(7)), u64::MAX);
     }
 
     #[test]
     fn traffic_that_bypasses_the_gateway_leaves_one_seat() {
+        let t = Instant::now();
         let mut seats = Seats::default();
-        seats.looked(look(50, 8, 2, Instant::now()));
-        assert_eq!(seats.most(Instant::now(), |_| false), 1);
+        (0..2).for_each(|i| seats.looked(look(50, 8, 2, t + after(i))));
+        assert_eq!(seats.most(t), 1);
     }
 }
