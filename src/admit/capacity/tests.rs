@@ -97,10 +97,10 @@ fn an_unknown_pool_is_limited_by_number_and_by_what_waits_in_the_engine() {
     assert_eq!(case.fill(each), 64);
     let mut case = Case::new(Signals { fresh: true, ..Signals::default() });
     (0..10).for_each(|_| _ = case.admit(each));
-    (1..=8).for_each(|id| assert!(case.books.first_token(id, case.now)));
+    (1..=9).for_each(|id| assert!(case.books.first_token(id, case.now)));
     case.scrape(|s| (s.running, s.waiting) = (8.0, 2.0));
     case.now += Duration::from_secs(1);
-    case.scrape(|_| ());
+    case.scrape(|s| (s.running, s.waiting) = (9.0, 1.0));
     assert!(matches!(case.decide(&each), Verdict::Hold { .. }));
     case.scrape(|s| (s.running, s.waiting) = (10.0, 0.0));
     assert_eq!(case.decide(&each), Verdict::Admit(Why::PoolUnknown));
