@@ -108,6 +108,15 @@ impl Drain {
     }
 }
 
+/// What will become of those that wait.
+#[derive(Debug, Clone, Default)]
+pub struct Fates {
+    /// Those that will be too late, with their waits from now.
+    pub late: Vec<(u64, Duration)>,
+    /// The waits of the others, from their arrival and before correction, seconds.
+    pub predicted: Vec<(u64, f64)>,
+}
+
 /// Predicted waits, corrected by the measured ones.
 #[derive(Debug, Clone)]
 pub struct Forecast {
@@ -222,14 +231,9 @@ impl Forecast {
     /// that has no prediction yet is judged as on arrival (over `strict` of what it has left); the
     /// others must be late by far (over `lax` times that and a second), because they were told that
     /// they may wait.
-    pub fn hopeless(
-        &mut self,
-        known: Known<'_>,
-        (strict, lax): (f64, f64),
-        now: Instant,
-    ) -> (Vec<(u64, Duration)>, Vec<(u64, f64)>) {
-        let (mut hopeless, mut predicted) = (Vec::new(), Vec::new());
-        let Some(step) = known.books.busy_step(now) else { return (hopeless, predicted) };
+    pub fn hopeless(&mut self, known: Known<'_>, (strict, lax): (f64, f64), now: Instant) -> Fates {
+        let mut fates = Fates::default();
+        let Some(step) = known.books.busy_step(now) else { return fates };
         let mut outlook = Outlook::new(known.books, known.signals, now, true);
         let (mut last, mut served, mut played) = (0, 0.0, 0);
         for waiter in known.queue.in_order(&known.books.shares) {
@@ -246,11 +250,11 @@ impl Forecast {
                 Some(_) => wait > left.mul_f64(lax) + Duration::from_secs(1),
             };
             if late {
-                hopeless.push((waiter.id, wait));
+                fates.late.push((waiter.id, wait));
                 continue;
             }
             let waited = now.saturating_duration_since(waiter.since).as_secs_f64();
-            predicted.push((waiter.id, waited + seconds));
+            fates.predicted.push((waiter.id, waited + seconds));
             if played < PLAYED {
                 outlook.add_at(&waiter.asked, at);
                 played += 1;
@@ -258,7 +262,7 @@ impl Forecast {
             served += waiter.cost();
             last = at;
         }
-        (hopeless, predicted)
+        fates
     }
 
     /// The kept play, or a new one where that is too old for its size.

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::request::Tokens;
-use crate::telemetry::{self, Event};
+use crate::telemetry::{self, Alarm, Event};
 
 use super::admission::{Action, Admission, Arrival, Ask};
 use super::mode::{Mode, Modes, Rule};
@@ -41,6 +41,10 @@ pub struct GateState {
     pub queued_bytes: u64,
     /// What holds the first of them.
     pub held_by: Option<&'static str>,
+    /// Sequences that may run since the engine died of too many, until that is over.
+    pub cut_to: Option<u64>,
+    /// The longest prompt that a death has taught to let through (the rule `guard`), tokens.
+    pub guard_tokens: Option<u64>,
     /// Refused clients that are expected back.
     pub expected_back: usize,
     /// Seconds per token of one sequence, where known.
@@ -56,6 +60,8 @@ struct State {
     /// What would have become of the requests in shadow that are still in flight.
     would: HashMap<u64, Option<&'static str>>,
     tickets: u64,
+    /// Whether fewer run since a death by too many, as the alarm says.
+    cut: bool,
 }
 
 struct Inner {
@@ -85,6 +91,7 @@ impl Gate {
             wakers: HashMap::new(),
             would: HashMap::new(),
             tickets: 0,
+            cut: false,
         };
         Self(Arc::new(Inner { state: Mutex::new(state), modes, queued: Notify::new() }))
     }
@@ -195,7 +202,22 @@ impl Gate {
         let mut state = self.lock();
         state.admission.signals(signals, now);
         self.advance(&mut state, now);
+        let cut = state.admission.cut(now);
+        let changed = std::mem::replace(&mut state.cut, cut.is_some()) != cut.is_some();
         self.told(state);
+        if changed {
+            let detail = cut.map_or_else(
+                || "as many run again as before the death".to_owned(),
+                |most| {
+                    format!("the engine died full: at most {most} sequences run, more each minute after 15")
+                },
+            );
+            telemetry::emit(Event::Alarm {
+                alarm: Alarm::ConcurrencyCut,
+                active: cut.is_some(),
+                detail: &detail,
+            });
+        }
     }
 
     /// The engine died: all that wait are evicted at once with [`Rejection::EngineUnavailable`], and
@@ -236,6 +258,12 @@ impl Gate {
         }
     }
 
+    /// The longest prompt that a death of the engine has taught to let through.
+    #[must_use]
+    pub fn guard(&self) -> Option<Tokens> {
+        self.lock().admission.guard().map(Tokens)
+    }
+
     /// The books now.
     #[must_use]
     pub fn state(&self) -> GateState {
@@ -250,6 +278,8 @@ impl Gate {
             queued: admission.queued(),
             queued_bytes: admission.queued_bytes(),
             held_by: admission.held().map(|held| held.by.label()),
+            cut_to: admission.cut(Instant::now()),
+            guard_tokens: admission.guard(),
             expected_back: admission.expected_back(),
             seconds_per_token: admission.books.pace.step(Instant::now()),
         }

@@ -58,13 +58,27 @@ pub fn check(limits: &Limits, count: &Count, shape: &Shape) -> Result<(), Reject
         (Some((limit, source_of_limit)), pool) if pool.is_none_or(|fits| limit <= fits) => {
             let context = match source_of_limit {
                 LimitSource::Engine => limit + Tokens(1),
-                LimitSource::Configured | LimitSource::Profiled => limit,
+                LimitSource::Configured | LimitSource::Profiled | LimitSource::Learned => limit,
             };
             Err(Rejection::PromptTooLong { prompt, at_least, limit, context, source_of_limit })
         }
         (_, Some(limit)) => Err(Rejection::PromptExceedsPool { prompt, at_least, limit }),
         _ => output(limits, prompt, shape),
     }
+}
+
+/// Decides whether the longest prompt of a request is over what a death of the engine has taught.
+///
+/// # Errors
+///
+/// [`Rejection::PromptTooLong`].
+pub fn guarded(limit: Tokens, count: &Count) -> Result<(), Rejection> {
+    let (prompt, at_least) = (count.longest, count.certain == Certainty::AtLeast);
+    if count.certain == Certainty::Unknown || prompt <= limit {
+        return Ok(());
+    }
+    let source_of_limit = LimitSource::Learned;
+    Err(Rejection::PromptTooLong { prompt, at_least, limit, context: limit, source_of_limit })
 }
 
 /// The strict reading of the context length: prompt and asked output together.

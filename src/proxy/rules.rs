@@ -34,6 +34,10 @@ impl Pipeline {
             let verdict = length::check(&limits, count, shape).map_err(Refusal::from);
             self.judge(Rule::Length, verdict, record)?;
         }
+        if let (Some(count), Some(guard)) = (count, self.parts.gate.guard()) {
+            let verdict = length::guarded(guard, count).map_err(Refusal::from);
+            self.judge(Rule::Guard, verdict, record)?;
+        }
         Ok(())
     }
 

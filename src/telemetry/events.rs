@@ -46,6 +46,8 @@ pub enum Alarm {
     CountDrift,
     /// The ledger cannot be written.
     LedgerWrite,
+    /// Fewer requests run since the engine died of too many.
+    ConcurrencyCut,
 }
 
 impl Alarm {
@@ -57,6 +59,7 @@ impl Alarm {
             Self::NoTokenizer => "no_tokenizer",
             Self::CountDrift => "count_drift",
             Self::LedgerWrite => "ledger_write",
+            Self::ConcurrencyCut => "concurrency_cut",
         }
     }
 }

@@ -67,10 +67,8 @@ impl Seats {
         }
         let waits = look.waiting > 0 && look.unstarted <= look.waiting;
         let same = self.last.is_some_and(|last| last.running == look.running);
-        self.waits = waits.then(|| match self.waits {
-            Some((since, constant)) => (since, if same { constant } else { look.taken }),
-            None => (look.taken, look.taken),
-        });
+        let (since, constant) = self.waits.unwrap_or((look.taken, look.taken));
+        self.waits = waits.then_some((since, if same { constant } else { look.taken }));
         let steps = Duration::from_secs_f64((PERSISTS.1 * look.step.unwrap_or(0.0)).clamp(0.0, 60.0));
         let persists = |since| look.taken.saturating_duration_since(since) >= PERSISTS.0.max(steps);
         let (long, constant) =
