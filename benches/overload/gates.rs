@@ -90,7 +90,9 @@ struct Gates {
 /// Runs all that the gates need and prints them; whether all hold.
 pub fn gates(seeds: Seeds, seconds: Option<u32>) -> bool {
     let mut gates = Gates { seconds, scores: HashMap::new(), report: Report { failed: 0 } };
-    gates.scores = gates.plan().run(seeds);
+    let plan = gates.plan();
+    eprintln!("{} cells, {} courses of each", plan.cells.len(), seeds.count);
+    gates.scores = plan.run(seeds);
     println!("| gate | value | 95 % limit | bound | |\n|---|---|---|---|---|");
     gates.under_capacity();
     gates.over_capacity();

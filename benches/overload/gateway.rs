@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kvgate::admit::{Action, Admission, Arrival, Ask, HeldBy, Kind, Limits, Rejection, Settings, Signals, length};
+use kvgate::admit::{Action, Admission, Arrival, Ask, Kind, Limits, Rejection, Settings, Signals, length};
 use kvgate::request::{Count, Priority, Shape, Tokens};
 use tokio::time::Instant;
 
@@ -76,10 +76,18 @@ impl Gateway {
         }
         let ask = self.ask(request, targets);
         // Who waits has been there longer: room that has come up meanwhile is theirs.
-        let actions = if self.admission.queued() > 0 { self.advance(now) } else { Vec::new() };
+        let mut actions = if self.admission.queued() > 0 { self.advance(now) } else { Vec::new() };
         let word = match self.admission.arrive(id, &ask, self.at(now)) {
             Arrival::Admitted => Word::Go,
-            Arrival::Queued => Word::Wait,
+            Arrival::Queued => {
+                // Its tenant may have had less than those before it.
+                actions.extend(self.advance(now));
+                let goes =
+                    |action: &Action| matches!(action, Action::Admit { id: admitted, .. } if *admitted == id);
+                let before = actions.len();
+                actions.retain(|action| !goes(action));
+                if actions.len() < before { Word::Go } else { Word::Wait }
+            }
             Arrival::Refused(why) => {
                 self.note(rejected(&why));
                 Word::Away(why.retry_after().map(|after| after.as_secs_f64()))
@@ -119,7 +127,8 @@ impl Gateway {
 
     /// The engine died.
     pub fn engine_gone(&mut self, retry_after: Option<f64>, now: f64) -> Vec<Action> {
-        self.admission.engine_gone(retry_after.map(Duration::from_secs_f64), self.at(now));
+        let at = self.at(now);
+        self.admission.engine_gone(retry_after.map(Duration::from_secs_f64), at);
         self.advance(now)
     }
 
@@ -129,7 +138,7 @@ impl Gateway {
             return Vec::new();
         }
         let actions = self.advance(now);
-        if let Some(held_by) = self.admission.held().map(|held| held.by).map(HeldBy::label) {
+        if let Some(held_by) = self.admission.held().map(|held| held.by.label()) {
             self.note(held_by);
         }
         actions
