@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use super::engine::Engine;
 use super::outcome::Manner;
@@ -81,7 +82,9 @@ pub fn run(cells: &[Cell], seeds: Seeds) -> Vec<Scores> {
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(&(cell, seed)) = jobs.get(place) else { return };
-            let score = cells[cell].run(seed);
+            let begun = Instant::now();
+            let mut score = cells[cell].run(seed);
+            score.cost = begun.elapsed().as_secs_f64();
             done.lock().unwrap()[place] = Some(score);
         }
     };

@@ -56,6 +56,8 @@ pub struct Score {
     pub batch: f64,
     /// What the gateway's queue waited for, and why it turned away: how often.
     pub reasons: BTreeMap<&'static str, u64>,
+    /// Seconds of this machine's time that it took to play.
+    pub cost: f64,
 }
 
 /// One attempt that ended with an answer.
@@ -152,6 +154,7 @@ pub fn judge(mut outcome: Outcome, (warmup, stretch): (f64, f64)) -> Score {
         interactive: among(&|r| !r.batch),
         batch: among(&|r| r.batch),
         reasons: std::mem::take(&mut outcome.reasons),
+        cost: 0.0,
     }
 }
 

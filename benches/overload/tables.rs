@@ -80,6 +80,7 @@ pub fn line(name: &str, scores: &Scores, columns: &[Column]) {
     if std::env::var_os("WHY").is_some() {
         let reasons = scores.0.first().map(|score| &score.reasons);
         reasons.into_iter().flatten().for_each(|(reason, times)| println!("    {reason}: {times}"));
+        println!("    played in {:.1} s", scores.mean(|s| s.cost));
     }
 }
 

@@ -340,12 +340,13 @@ impl World<'_> {
         let before = std::mem::take(&mut self.scraped);
         let (generated, preemptions) = (before.now_generated, self.scheduler.preemptions());
         let seconds = before.at.map(|at| self.now - at).filter(|seconds| *seconds > 0.0);
+        let gauges = self.scheduler.gauges();
         self.scraped = Scraped { at: Some(self.now), generated, preemptions, now_generated: generated };
         Signals {
             fresh: true,
-            waiting: self.scheduler.waiting() as f64,
-            running: self.scheduler.running() as f64,
-            kv_usage: Some(self.scheduler.usage()),
+            waiting: gauges.waiting as f64,
+            running: gauges.running as f64,
+            kv_usage: Some(gauges.kv_usage),
             preempted: preemptions > before.preemptions,
             generation_rate: seconds.map(|seconds| (generated - before.generated) as f64 / seconds),
             ..hidden

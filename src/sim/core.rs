@@ -342,9 +342,10 @@ impl State {
 
     /// The gauges change only here: they are those of the last step (vLLM 0.32).
     fn publish(&mut self) {
-        self.record.running = self.scheduler.running();
-        self.record.waiting = self.scheduler.waiting();
-        self.record.kv_usage = self.scheduler.usage();
+        let gauges = self.scheduler.gauges();
+        self.record.running = gauges.running;
+        self.record.waiting = gauges.waiting;
+        self.record.kv_usage = gauges.kv_usage;
         self.record.preemptions = self.scheduler.preemptions();
     }
 }

@@ -44,7 +44,7 @@ pub use fault::{Fault, Loading};
 pub use handle::{Sim, SimError, start, start_with_log};
 pub use prefix::Prefix;
 pub use presets::PRESETS;
-pub use scheduler::{Batch, Limits, Produced, Scheduler, SeqId, Share, Work};
+pub use scheduler::{Batch, Gauges, Limits, Produced, Scheduler, SeqId, Share, Work};
 pub use settings::Settings;
 pub use shared::Stats;
 pub use tokenizer::{chat_template, tokenizer_config, tokenizer_json, write_tokenizer};

@@ -112,6 +112,20 @@ pub struct Produced {
     pub last: bool,
 }
 
+/// What the engine's gauges show: the state after its last step.
+///
+/// A sequence that came during the step is in none of them: vLLM takes new requests in between two steps (0.32,
+/// `vllm/v1/engine/core.py`, `run_busy_loop`).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Gauges {
+    /// Sequences that run.
+    pub running: usize,
+    /// Sequences that the step left waiting.
+    pub waiting: usize,
+    /// Share of the usable blocks in use, 0 to 1.
+    pub kv_usage: f64,
+}
+
 /// Sequences, their blocks, and who is next.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -124,6 +138,9 @@ pub struct Scheduler {
     preemptions: u64,
     cache: PrefixCache,
     work: Work,
+    /// Sequences that the last plan left waiting.
+    left: usize,
+    gauges: Gauges,
 }
 
 impl Scheduler {
@@ -140,6 +157,8 @@ impl Scheduler {
             preemptions: 0,
             cache: PrefixCache::default(),
             work: Work::default(),
+            left: 0,
+            gauges: Gauges::default(),
         }
     }
 
@@ -203,7 +222,21 @@ impl Scheduler {
         if batch.preempted.is_empty() {
             self.plan_waiting(&mut batch, &mut budget);
         }
+        self.left = self.waiting.len();
+        if batch.shares.is_empty() {
+            self.show();
+        }
         batch
+    }
+
+    fn show(&mut self) {
+        self.gauges = Gauges { running: self.running.len(), waiting: self.left, kv_usage: self.usage() };
+    }
+
+    /// What the gauges show.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        self.gauges
     }
 
     fn plan_running(&mut self, batch: &mut Batch, budget: &mut u32) {
@@ -318,6 +351,7 @@ impl Scheduler {
         for done in produced.iter().filter(|p| p.last) {
             self.remove(done.seq);
         }
+        self.show();
         produced
     }
 

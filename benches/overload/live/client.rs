@@ -1,6 +1,7 @@
 //! Clients over real sockets, by the same rules as those in virtual time.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::process::post;
 use crate::outcome::{Attempt, End};
 use crate::random::Random;
 use crate::workload::Request;
@@ -22,12 +24,18 @@ use crate::workload::Request;
 const OVERTIME: f64 = 180.0;
 
 /// Sends all requests at their times; what became of them, and how late the latest hundredth was sent.
-pub async fn all(requests: &[Request], model: &str, (to, stretch): (SocketAddr, f64)) -> (Vec<Attempt>, f64) {
+///
+/// `template`: the model's name, and the tokens of a chat beside its words.
+pub async fn all(
+    requests: &[Request],
+    template: (&str, u32),
+    (to, stretch): (SocketAddr, f64),
+) -> (Vec<Attempt>, f64) {
     let begin = Instant::now() + Duration::from_secs(1);
     let mut clients = JoinSet::new();
     for (client, request) in requests.iter().enumerate() {
-        let (request, model) = (request.clone(), model.to_owned());
-        clients.spawn(async move { one(client, &request, &model, (to, begin)).await });
+        let (request, model) = (request.clone(), template.0.to_owned());
+        clients.spawn(async move { one(client, &request, (&model, template.1), (to, begin)).await });
     }
     let horizon = requests.last().map_or(0.0, |r| r.arrival) + OVERTIME * stretch;
     let end = begin + Duration::from_secs_f64(horizon);
@@ -44,7 +52,7 @@ pub async fn all(requests: &[Request], model: &str, (to, stretch): (SocketAddr, 
 async fn one(
     client: usize,
     request: &Request,
-    model: &str,
+    model: (&str, u32),
     (to, begin): (SocketAddr, Instant),
 ) -> (Attempt, f64) {
     let due = begin + Duration::from_secs_f64(request.arrival);
@@ -73,7 +81,7 @@ async fn one(
 type Begun = (Incoming, SendRequest<Full<Bytes>>);
 
 /// Asks, and reads up to the first token.
-async fn begun(client: usize, request: &Request, model: &str, to: SocketAddr) -> Result<Begun, End> {
+async fn begun(client: usize, request: &Request, model: (&str, u32), to: SocketAddr) -> Result<Begun, End> {
     let failed = |_| End::Failed;
     let stream = TcpStream::connect(to).await.map_err(|_| End::Failed)?;
     stream.set_nodelay(true).map_err(|_| End::Failed)?;
@@ -117,15 +125,21 @@ async fn rest(body: &mut Incoming, attempt: &mut Attempt, begin: Instant) -> End
     }
 }
 
-/// The request as it goes out: a prompt of token ids, so that its length is certain; no two begin alike.
-fn http(client: usize, request: &Request, model: &str) -> Http<Full<Bytes>> {
+/// The request as it goes out: a chat of so many words, each of them one token, and no two begin alike. (A completion
+/// that names no limit would get 16 tokens.)
+fn http(client: usize, request: &Request, (model, template): (&str, u32)) -> Http<Full<Bytes>> {
     let mut random = Random::new(client as u64 + 1);
-    let ids: Vec<usize> = (0..request.prompt).map(|_| 10 + random.below(90)).collect();
-    let mut body = json!({"model": model, "prompt": ids, "stream": true});
+    let mut text = String::new();
+    for _ in 0..request.prompt.saturating_sub(template).max(1) {
+        text.push(' ');
+        text.push_str(WORDS[random.below(WORDS.len())]);
+    }
+    let messages = json!([{"role": "user", "content": text}]);
+    let mut body = json!({"model": model, "stream": true, "messages": messages});
     if let Some(most) = request.max_output {
         body["max_tokens"] = json!(most);
     }
-    let builder = Http::post("/v1/completions")
+    let builder = Http::post("/v1/chat/completions")
         .header("host", "bench")
         .header("content-type", "application/json")
         .header("authorization", format!("Bearer tenant-{}", request.tenant))
@@ -133,4 +147,20 @@ fn http(client: usize, request: &Request, model: &str) -> Http<Full<Bytes>> {
         .header("x-kvgate-priority", if request.batch { "batch" } else { "interactive" })
         .header("x-sim-output-tokens", request.output.to_string());
     builder.body(Full::new(Bytes::from(body.to_string()))).unwrap()
+}
+
+/// Words that are one token each behind a space.
+static WORDS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| include_str!("../../../src/sim/tokenizer/words.txt").split_whitespace().collect());
+
+/// Tokens that a chat has beside its words, by the engine's own count.
+pub fn template(engine: SocketAddr, model: &str) -> u32 {
+    const SAMPLE: usize = 100;
+    let text: String = (0..SAMPLE).map(|n| format!(" {}", WORDS[n * 7 % WORDS.len()])).collect();
+    let messages = json!([{"role": "user", "content": text}]);
+    let answer =
+        post(engine, "/tokenize", &json!({"model": model, "messages": messages}).to_string()).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let answer: serde_json::Value = serde_json::from_str(body).unwrap();
+    answer["count"].as_u64().unwrap() as u32 - SAMPLE as u32
 }

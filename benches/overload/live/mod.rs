@@ -95,9 +95,23 @@ fn live(cell: &Cell, requests: Vec<Request>) -> (Score, f64) {
     let gateway = process::gateway(&cell.rule, engine.at, folder.path());
     let model = cell.engine.settings.model.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let template = (&model[..], client::template(engine.at, &model));
     let (attempts, late) =
-        runtime.block_on(client::all(&requests, &model, (gateway.at, cell.engine.stretch)));
+        runtime.block_on(client::all(&requests, template, (gateway.at, cell.engine.stretch)));
     let page = process::get(engine.at, "/metrics").unwrap_or_default();
+    if std::env::var_os("WHY").is_some() {
+        let sent: u64 = requests.iter().map(|r| u64::from(r.prompt)).sum();
+        let output: u64 = requests.iter().map(|r| u64::from(r.output)).sum();
+        println!(
+            "    {} requests, {sent} prompt and {output} output tokens; the engine counted:",
+            requests.len()
+        );
+        let counted =
+            ["vllm:prompt_tokens_total{", "vllm:generation_tokens_total{", "vllm:iteration_tokens_total_"];
+        let bucket =
+            |line: &&str| counted.iter().any(|name| line.starts_with(name)) && !line.contains("bucket");
+        page.lines().filter(bucket).for_each(|line| println!("    {line}"));
+    }
     let preemptions = page
         .lines()
         .find(|line| line.starts_with("vllm:num_preemptions_total"))

@@ -83,9 +83,20 @@ fn free() -> SocketAddr {
 
 /// A page, head and all, where there is one.
 pub fn get(at: SocketAddr, path: &str) -> Option<String> {
+    exchange(at, &format!("GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n"))
+}
+
+/// The answer to a JSON body, head and all, where there is one.
+pub fn post(at: SocketAddr, path: &str, body: &str) -> Option<String> {
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\ncontent-length: {length}");
+    exchange(at, &format!("{head}\r\ncontent-type: application/json\r\n\r\n{body}"))
+}
+
+fn exchange(at: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n").ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)

@@ -175,6 +175,21 @@ proptest! {
     }
 }
 
+#[test]
+fn the_gauges_are_those_of_the_last_step_and_do_not_know_who_came_since() {
+    let mut scheduler = Scheduler::new(limits(100, 1, 64));
+    scheduler.add(16, 2);
+    scheduler.add(16, 2);
+    let batch = scheduler.plan();
+    assert_eq!(scheduler.gauges(), Gauges::default(), "the step is not over");
+    scheduler.add(16, 2);
+    scheduler.complete(&batch);
+    assert_eq!(scheduler.gauges(), Gauges { running: 1, waiting: 1, kv_usage: 0.01 });
+    assert_eq!(scheduler.waiting(), 2);
+    run(&mut scheduler);
+    assert_eq!(scheduler.gauges(), Gauges::default());
+}
+
 /// A system prompt of four blocks.
 fn shared(id: u64) -> Option<Prefix> {
     Some(Prefix { id, tokens: 64 })
