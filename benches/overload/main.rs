@@ -136,7 +136,7 @@ fn quick(args: &Args) {
 
 /// The whole gateway in real time: chat and mixed unless something is asked for.
 fn live(args: &Args, traffic: &[(Engine, String, Workload)]) -> ExitCode {
-    let loads = if args.loads == LOADS { &LIVE_LOADS[..] } else { &args.loads };
+    let loads = if args.loads == LOADS { LIVE_LOADS } else { &args.loads };
     let mut near = true;
     for (engine, name, workload) in traffic {
         let asked = args.workload.is_some();

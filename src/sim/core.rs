@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::batch::{Batch, SeqId, Share};
 use super::crash_log::{self, Dump, DumpShare};
-use super::fault::{Death, duration};
+use super::fault::Death;
 use super::outbox::{Delta, Finish, Outbox};
 use super::record::Record;
 use super::refusal::Refusal;
-use super::scheduler::{Batch, Scheduler, SeqId};
+use super::scheduler::Scheduler;
 use super::shared::{Shared, Tally, lock};
 
 /// What a step that came late may be behind before it is given up to catch up.
@@ -199,7 +200,7 @@ impl Core {
     }
 
     fn dump(&self, state: &State, batch: &Batch) -> Dump {
-        let share = |s: &super::scheduler::Share| {
+        let share = |s: &Share| {
             let owner = state.owners.get(&s.seq)?;
             Some(DumpShare {
                 id: owner.dump_id.clone(),
@@ -394,9 +395,4 @@ impl Drop for Live {
         self.core.shared.tally(if self.finished { Tally::Served } else { Tally::Aborted });
         self.core.nudge();
     }
-}
-
-/// The load time after a death, where there is one.
-pub(super) fn load_time(death: Death, settings: &super::Settings) -> Option<Duration> {
-    death.load_seconds.or(settings.load_seconds).map(duration)
 }

@@ -5,7 +5,7 @@
 //! the tests. What it answers (bodies, events, errors, metric names) is what a running vLLM
 //! answered; what it generates are words that mean nothing, one token each.
 //!
-//! One file per idea: `scheduler` is the pure engine model (`prefix` its prefix cache, `speed` how long a
+//! One file per idea: `scheduler` is the pure engine model (`batch` its words, `prefix` its prefix cache, `speed` how long a
 //! step takes, `presets` models with a name), which benches run in virtual time; `core` runs it in real
 //! time, `outbox`
 //! carries output to `stream` or `generate`, `ask` reads bodies, `refusal` and `answer` write them,
@@ -13,6 +13,7 @@
 
 mod answer;
 mod ask;
+mod batch;
 mod core;
 mod counting;
 mod crash_log;
@@ -40,11 +41,12 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{Batch, Gauges, Produced, SeqId, Share, Work};
 pub use fault::{Fault, Loading};
 pub use handle::{Sim, SimError, start, start_with_log};
 pub use prefix::Prefix;
 pub use presets::PRESETS;
-pub use scheduler::{Batch, Gauges, Limits, Produced, Scheduler, SeqId, Share, Work};
+pub use scheduler::{Limits, Scheduler};
 pub use settings::Settings;
 pub use shared::Stats;
 pub use tokenizer::{chat_template, tokenizer_config, tokenizer_json, write_tokenizer};

@@ -13,9 +13,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, load_time};
+use super::core::Core;
 use super::fault::{Death, Fault, Loading, duration};
 use super::routes::{Front, answer};
+use super::settings::Settings;
 use super::shared::{Shared, Tally};
 use super::wire::Wire;
 
@@ -123,6 +124,11 @@ async fn live(shared: &Arc<Shared>, listener: TcpListener) -> Death {
     }
     shared.set_core(None);
     death
+}
+
+/// The load time after a death, where there is one.
+fn load_time(death: Death, settings: &Settings) -> Option<Duration> {
+    death.load_seconds.or(settings.load_seconds).map(duration)
 }
 
 /// Closes idle connections, lets the others finish for a while, then drops them.

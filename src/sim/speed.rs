@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::scheduler::{Batch, SeqId, Share};
+use super::batch::{Batch, SeqId, Share};
 use super::settings::Settings;
 
 impl Settings {

@@ -197,3 +197,23 @@ async fn the_tokenizer_is_small_and_can_be_written_out() {
     assert_eq!(std::fs::read(dir.path().join("tokenizer.json")).unwrap(), tokenizer_json());
     assert!(dir.path().join("chat_template.jinja").exists());
 }
+
+#[tokio::test]
+async fn a_client_can_say_how_long_its_answer_is_meant_to_be() {
+    let sim = sim(Settings { step_ms: 0.1, ..quick() }).await;
+    let ask = async |body: Value| {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let request = Request::post(format!("{}/v1/chat/completions", sim.url()))
+            .header("content-type", "application/json")
+            .header("x-sim-output-tokens", "9")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        let body = client.request(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        (answer["usage"]["completion_tokens"].clone(), answer["choices"][0]["finish_reason"].clone())
+    };
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    assert_eq!(ask(json!({"messages": messages})).await, (json!(9), json!("stop")));
+    assert_eq!(ask(json!({"messages": messages, "max_tokens": 50})).await, (json!(9), json!("stop")));
+    assert_eq!(ask(json!({"messages": messages, "max_tokens": 4})).await, (json!(4), json!("length")));
+}
