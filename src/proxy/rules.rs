@@ -1,5 +1,6 @@
 //! The rules that need no waiting, and what a rule's mode makes of its verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,7 +10,8 @@ use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
 use crate::admit::{Limits, Mode, OutputRule, Rule, length};
-use crate::request::{Api, Client, Count, Shape, Tokens};
+use crate::request::{Api, Client, Count, Reading, Shape, Tokens};
+use crate::telemetry::{self, Event};
 
 /// How long ago a request that may have killed the engine was sent at most.
 const IN_PREFILL: Duration = Duration::from_secs(10);
@@ -35,6 +37,22 @@ impl Pipeline {
             self.judge(Rule::Length, verdict, record)?;
         }
         Ok(())
+    }
+
+    /// The upper bound of a prompt that could not be counted now, where that is within every limit.
+    pub(super) async fn bounded(
+        &self,
+        reading: &Arc<Reading>,
+        limits: &Limits,
+        tenant: &str,
+    ) -> Option<Count> {
+        let bound = self.parts.counter.bound(reading, tenant).await?;
+        let fitting = limits.engine.filter(|_| reading.truncate == Some(-1));
+        let bound = fitting.map_or(bound, |context| bound.cut_to(context.saturating_sub(Tokens(1))));
+        length::fits(limits, &bound, &reading.shape).then(|| {
+            telemetry::emit(Event::Bounded);
+            bound
+        })
     }
 
     /// What a rule's mode makes of its verdict.

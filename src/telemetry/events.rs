@@ -82,6 +82,8 @@ pub enum Event<'a> {
         /// Time it took.
         took: Duration,
     },
+    /// A prompt was not counted, but is short enough by its bytes.
+    Bounded,
     /// A count was made once more by the reference library.
     Checked {
         /// Whether it came to the same.
@@ -223,6 +225,7 @@ pub fn emit(event: Event<'_>) {
             histogram!(names::PROMPT_TOKENS).record(prompt_tokens as f64);
             histogram!(names::COUNT_SECONDS).record(took.as_secs_f64());
         }
+        Event::Bounded => counter!(names::COUNT_BOUNDED).increment(1),
         Event::Checked { agrees, ours, reference } => {
             let result = if agrees { "agrees" } else { "differs" };
             counter!(names::COUNT_CHECKED, "result" => result).increment(1);

@@ -86,6 +86,7 @@ fn describe() {
     counter!(names::ENGINE_PREEMPTIONS).absolute(0);
     counter!(names::ENGINE_STARTS).absolute(0);
     counter!(names::COUNT_COMPARED).absolute(0);
+    counter!(names::COUNT_BOUNDED).absolute(0);
     for direction in ["over", "under"] {
         counter!(names::COUNT_DRIFT, "direction" => direction).absolute(0);
     }

@@ -14,10 +14,15 @@ use tokio::time::{Instant, timeout};
 
 use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
+use super::density::Density;
 use super::lane::Lane;
 use super::{CountError, Encoder, Settings, Truth};
 use crate::request::{Api, Certainty, Count, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
+
+/// Bounds that are looked for at once, and how long a prompt may wait for its turn.
+const BOUNDS_AT_ONCE: usize = 2;
+const BOUND_WAIT: Duration = Duration::from_millis(250);
 
 /// Counts prompts with whatever source there is. Cheap to clone; all clones share lanes and source.
 #[derive(Clone)]
@@ -57,6 +62,8 @@ struct Shared {
     check_one_in: u32,
     counted: AtomicU32,
     asking: Semaphore,
+    bounding: Arc<Semaphore>,
+    density: Mutex<Density>,
     sources: RwLock<Sources>,
     truth: Arc<Truth>,
 }
@@ -85,6 +92,8 @@ impl Counter {
                 check_one_in: settings.check_one_in,
                 counted: AtomicU32::new(0),
                 asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
+                bounding: Arc::new(Semaphore::new(BOUNDS_AT_ONCE)),
+                density: Mutex::default(),
                 sources: RwLock::default(),
                 truth: Arc::default(),
             }),
@@ -172,7 +181,7 @@ impl Counter {
             return Ok(ask::put_together(reading, &[]));
         }
         let sources = self.sources();
-        let api = if matches!(reading.prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions };
+        let api = api(&reading.prompt);
         let elsewhere = sources.encoder.as_ref().is_some_and(|(encoder, _)| encoder.renderer().is_some());
         let theirs = self.shared.truth.asks_engine(api) || (elsewhere && api == Api::Chat);
         if let Some(ask) = sources.engine.as_ref().filter(|_| theirs) {
@@ -224,9 +233,47 @@ impl Counter {
             .await?;
         self.allowance().spent(tenant, spent, Instant::now());
         if let Ok(count) = &count {
+            if count.certain == Certainty::Exact {
+                self.density().learn(bytes, count.total);
+            }
             self.check(encoder, reading, now, *count);
         }
         count
+    }
+
+    /// How many tokens a request's prompts have at most, for where they could not be counted; `None` where that is
+    /// not known either. What it costs is counted to the tenant. Cancel-safe.
+    pub async fn bound(&self, reading: &Arc<Reading>, tenant: &str) -> Option<Count> {
+        let (encoder, _) = self.sources().encoder?;
+        let api = api(&reading.prompt);
+        // What is known to render or to count otherwise than the engine bounds nothing.
+        if self.shared.truth.asks_engine(api) || (encoder.renderer().is_some() && api == Api::Chat) {
+            return None;
+        }
+        let turn = Arc::clone(&self.shared.bounding).acquire_owned();
+        let turn = timeout(BOUND_WAIT, turn).await.ok()?.ok()?;
+        let (reading, density) = (Arc::clone(reading), *self.density());
+        let work = move || {
+            let _turn = turn;
+            let started = Instant::now();
+            (encoder.bound(&reading, SystemTime::now(), density), started.elapsed())
+        };
+        let (bound, spent) = tokio::task::spawn_blocking(work).await.ok()?;
+        self.allowance().spent(number(tenant), spent, Instant::now());
+        bound
+    }
+
+    /// About how many tokens a prompt has, by what the bytes of others came to lately; `None` where nobody read it.
+    #[must_use]
+    pub fn guess(&self, prompt: &Prompt) -> Option<Tokens> {
+        if matches!(prompt, Prompt::Unread { .. }) {
+            return None;
+        }
+        Some(self.density().tokens(weight(prompt)))
+    }
+
+    fn density(&self) -> std::sync::MutexGuard<'_, Density> {
+        self.shared.density.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
@@ -272,6 +319,10 @@ impl Counter {
     fn sources(&self) -> Sources {
         self.shared.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+const fn api(prompt: &Prompt) -> Api {
+    if matches!(prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions }
 }
 
 /// A tenant's number: 0 is nobody's.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::bounds::Longest;
+use super::density::Density;
 use super::files::{Files, LoadError};
 use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
@@ -53,7 +53,6 @@ impl From<&Settings> for Options {
 #[derive(Debug)]
 pub struct Encoder {
     tokenizer: Tokenizer,
-    longest: Option<Longest>,
     templates: Templates,
     special_tokens: Map<String, Value>,
     options: Options,
@@ -106,19 +105,9 @@ impl Encoder {
         let (special_tokens, renderer) = (files.special_tokens(), files.renderer);
         let mut templates = Templates::new(files.templates.iter().cloned());
         let tokenizer = Tokenizer::load(&files.tokenizer_json)?;
-        let entries = tokenizer.backend().reference().get_vocab(true);
-        let chars = entries.keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
         let options = Options::from(&Settings::default());
         templates.set_fuel(options.template_fuel);
-        Ok(Self {
-            longest: Longest::read(files.tokenizer_json.as_slice(), chars),
-            special_tokens,
-            templates,
-            tokenizer,
-            options,
-            vision: None,
-            renderer,
-        })
+        Ok(Self { special_tokens, templates, tokenizer, options, vision: None, renderer })
     }
 
     /// Sets what of the settings it obeys.
@@ -171,6 +160,34 @@ impl Encoder {
                 let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
                 let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
                 Ok(Count { certain, ..count })
+            }
+        }
+    }
+
+    /// How many tokens a request's prompts have at most, told from the bytes of their text; `None` where that is not known,
+    /// as where the engine sees more than text. Renders the template, tokenizes nothing. Blocking, microseconds for
+    /// most prompts, milliseconds for a megabyte. `density` says what is usual.
+    #[must_use]
+    pub fn bound(&self, reading: &Reading, now: SystemTime, density: Density) -> Option<Count> {
+        let bound = |text: &str, special: bool| {
+            let most = cut(Tokens(self.tokenizer.at_most(text, special)?), reading.truncate);
+            Some(Count::at_most(most, density.tokens(text.len())))
+        };
+        match &reading.prompt {
+            Prompt::Unread { .. } => None,
+            Prompt::Items { items, add_special_tokens } => {
+                let one = |item: &PromptItem| match item {
+                    PromptItem::Ids { len } => Some(Count::exact(cut(Tokens::from(*len), reading.truncate))),
+                    PromptItem::Text(text) => bound(text, *add_special_tokens),
+                };
+                let all: Vec<Count> = items.iter().map(one).collect::<Option<_>>()?;
+                all.into_iter().reduce(Count::and)
+            }
+            // A template of the request's own may take all the steps there are.
+            Prompt::Chat(chat) if chat.chat_template.is_some() => None,
+            Prompt::Chat(chat) => {
+                let rendered = self.render(chat, now).ok()??;
+                if rendered.media { None } else { bound(&rendered.text, chat.add_special_tokens) }
             }
         }
     }
@@ -312,7 +329,7 @@ impl Encoder {
         truncate: Option<i64>,
         limit: Option<Tokens>,
     ) -> Result<Count, CountError> {
-        let exceeds = |most: u64| self.longest.is_some_and(|longest| longest.exceeds(text, most));
+        let exceeds = |most: u64| self.tokenizer.exceeds(text, most);
         let kept = truncate.and_then(|keep| u64::try_from(keep).ok());
         if let Some(kept) = kept.filter(|kept| exceeds(*kept)) {
             return Ok(Count::exact(Tokens(kept)));

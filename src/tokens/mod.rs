@@ -5,7 +5,8 @@
 //! Reads: [`crate::request::Reading`], the model's tokenizer files. Called by: `proxy`, `cli`, `sim`.
 //!
 //! [`Encoder`] counts and knows no async; [`Counter`] puts it off the I/O threads, bounded, and falls
-//! back to asking the engine ([`Ask`]); [`discover`] finds the files.
+//! back to asking the engine ([`Ask`]), or to an upper bound told from the bytes ([`Counter::bound`]); [`discover`]
+//! finds the files.
 //!
 //! Known limits: audio and video are not counted, nor images whose size or model is not known
 //! ([`crate::request::Certainty::AtLeast`]); chats of models
@@ -23,6 +24,7 @@ mod conversation;
 mod count;
 mod counter;
 mod cuts;
+mod density;
 pub mod discover;
 mod encoder;
 mod files;
@@ -36,6 +38,7 @@ mod settings;
 mod template;
 mod tokenizer;
 mod truth;
+mod upper;
 
 pub use ask::{Ask, count_bodies_for_tokenize};
 pub use backend::one_thread_a_count;
