@@ -29,7 +29,7 @@ use crate::request::{
     Tokens,
 };
 use crate::telemetry::{self, Event};
-use crate::tokens::{CountError, Counter, Truth};
+use crate::tokens::{self, CountError, Counter, Truth};
 
 /// What the data port works with; built once by `gateway`.
 pub struct Parts {
@@ -271,12 +271,17 @@ impl Pipeline {
         api: Api,
         held: &Held,
     ) -> (Result<Reading, ReadError>, Option<OwnedSemaphorePermit>) {
+        let read = |api: Api, bytes: &[u8]| {
+            let mut reading = request::dialect::read(api, bytes)?;
+            tokens::media::note(&mut reading);
+            Ok(reading)
+        };
         if held.bytes.len() <= LARGE {
-            return (request::dialect::read(api, &held.bytes), None);
+            return (read(api, &held.bytes), None);
         }
         let turn = Arc::clone(&self.large).acquire_owned().await.ok();
         let bytes = held.bytes.clone();
-        let reading = tokio::task::spawn_blocking(move || request::dialect::read(api, &bytes)).await;
+        let reading = tokio::task::spawn_blocking(move || read(api, &bytes)).await;
         (reading.unwrap_or(Err(ReadError::NotAnObject { found: "unreadable" })), turn)
     }
 

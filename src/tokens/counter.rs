@@ -74,61 +74,26 @@ struct Sources {
     engine: Option<Ask>,
 }
 
-impl Counter {
-    /// A counter without a source: every text is [`Certainty::Unknown`] until it is given one.
-    #[must_use]
-    pub fn new(settings: &Settings) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let or = |given: usize, default: usize| if given == 0 { default.min(4) } else { given }.clamp(1, 256);
-        let (workers, long_workers) = (or(settings.workers, cores), or(settings.long_workers, cores / 2));
-        Self {
-            shared: Arc::new(Shared {
-                inline_bytes: settings.inline_bytes.min(65_536),
-                long_bytes: settings.long_bytes,
-                ask_time: Duration::from_secs(settings.ask_seconds.clamp(1, 60)),
-                short: Lane::new("count", workers, settings.queue),
-                long: Lane::new("count-long", long_workers, settings.queue),
-                allowance: Mutex::new(Allowance::new(settings.tenant_share, workers + long_workers)),
-                check_one_in: settings.check_one_in,
-                counted: AtomicU32::new(0),
-                asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
-                bounding: Arc::new(Semaphore::new(BOUNDS_AT_ONCE)),
-                density: Mutex::default(),
-                sources: RwLock::default(),
-                truth: Arc::default(),
-            }),
-        }
+impl Shared {
+    fn sources(&self) -> Sources {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The comparisons with the engine's own counts, which decide whether it is asked instead.
-    #[must_use]
-    pub fn truth(&self) -> Arc<Truth> {
-        Arc::clone(&self.shared.truth)
+    fn change(&self, change: impl FnOnce(&mut Sources)) {
+        change(&mut self.sources.write().unwrap_or_else(PoisonError::into_inner));
+        self.say();
     }
 
-    /// Counts with this encoder from now on; `said_by` tells the operator where it came from.
-    pub fn use_encoder(&self, encoder: Arc<Encoder>, said_by: String) {
-        self.shared.truth.begin_anew();
-        self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).encoder =
-            Some((encoder, said_by));
+    /// Says what counts now.
+    fn say(&self) {
+        let info = self.sources().info();
+        emit(Event::CountsWith { library: info.library.unwrap_or(info.kind), all: &LIBRARIES });
     }
+}
 
-    /// Asks the engine from now on wherever there is no encoder, or one without a chat template, where the engine
-    /// renders chats otherwise than by one, and where our counts keep differing.
-    pub fn use_engine(&self, ask: Ask) {
-        self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).engine = Some(ask);
-    }
-
-    /// Forgets every source: each text is [`Certainty::Unknown`] until one is given anew.
-    pub fn use_nothing(&self) {
-        *self.shared.sources.write().unwrap_or_else(PoisonError::into_inner) = Sources::default();
-    }
-
-    /// The source in force.
-    #[must_use]
-    pub fn source(&self) -> SourceInfo {
-        let sources = self.sources();
-        match (sources.encoder, sources.engine) {
+impl Sources {
+    fn info(self) -> SourceInfo {
+        match (self.encoder, self.engine) {
             (Some((encoder, said_by)), _) => {
                 let (library, why_slow) = encoder.tokenizer().backend().path();
                 let renderer = encoder.renderer();
@@ -145,6 +110,64 @@ impl Counter {
             }
             (None, None) => SourceInfo::of("none"),
         }
+    }
+}
+
+impl Counter {
+    /// A counter without a source: every text is [`Certainty::Unknown`] until it is given one.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let or = |given: usize, default: usize| if given == 0 { default.min(4) } else { given }.clamp(1, 256);
+        let (workers, long_workers) = (or(settings.workers, cores), or(settings.long_workers, cores / 2));
+        let counter = Self {
+            shared: Arc::new(Shared {
+                inline_bytes: settings.inline_bytes.min(65_536),
+                long_bytes: settings.long_bytes,
+                ask_time: Duration::from_secs(settings.ask_seconds.clamp(1, 60)),
+                short: Lane::new("count", workers, settings.queue),
+                long: Lane::new("count-long", long_workers, settings.queue),
+                allowance: Mutex::new(Allowance::new(settings.tenant_share, workers + long_workers)),
+                check_one_in: settings.check_one_in,
+                counted: AtomicU32::new(0),
+                asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
+                bounding: Arc::new(Semaphore::new(BOUNDS_AT_ONCE)),
+                density: Mutex::default(),
+                sources: RwLock::default(),
+                truth: Arc::default(),
+            }),
+        };
+        counter.shared.say();
+        counter
+    }
+
+    /// The comparisons with the engine's own counts, which decide whether it is asked instead.
+    #[must_use]
+    pub fn truth(&self) -> Arc<Truth> {
+        Arc::clone(&self.shared.truth)
+    }
+
+    /// Counts with this encoder from now on; `said_by` tells the operator where it came from.
+    pub fn use_encoder(&self, encoder: Arc<Encoder>, said_by: String) {
+        self.shared.truth.begin_anew();
+        self.shared.change(|sources| sources.encoder = Some((encoder, said_by)));
+    }
+
+    /// Asks the engine from now on wherever there is no encoder, or one without a chat template, where the engine
+    /// renders chats otherwise than by one, and where our counts keep differing.
+    pub fn use_engine(&self, ask: Ask) {
+        self.shared.change(|sources| sources.engine = Some(ask));
+    }
+
+    /// Forgets every source: each text is [`Certainty::Unknown`] until one is given anew.
+    pub fn use_nothing(&self) {
+        self.shared.change(|sources| *sources = Sources::default());
+    }
+
+    /// The source in force.
+    #[must_use]
+    pub fn source(&self) -> SourceInfo {
+        self.shared.sources().info()
     }
 
     /// Counts a request's prompts; see [`Encoder::count`] for `limit`. `tenant` names whose they are. An
@@ -290,7 +313,9 @@ impl Counter {
         let (shared, reading) = (Arc::clone(&self.shared), Arc::clone(reading));
         // One in so many, and the lane's places bound them.
         tokio::spawn(async move {
-            let _ = shared.long.run(0, move || encoder.check(&reading, now, count)).await;
+            if shared.long.run(0, move || encoder.check(&reading, now, count)).await == Ok(false) {
+                shared.say();
+            }
         });
     }
 
@@ -317,9 +342,12 @@ impl Counter {
     }
 
     fn sources(&self) -> Sources {
-        self.shared.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.sources()
     }
 }
+
+/// What may count, as [`Event::CountsWith`] names it.
+const LIBRARIES: [&str; 4] = ["fastokens", "tokenizers", "engine", "none"];
 
 const fn api(prompt: &Prompt) -> Api {
     if matches!(prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions }

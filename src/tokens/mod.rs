@@ -8,7 +8,7 @@
 //! back to asking the engine ([`Ask`]), or to an upper bound told from the bytes ([`Counter::bound`]); [`discover`]
 //! finds the files.
 //!
-//! Known limits: audio and video are not counted, nor images whose size or model is not known
+//! Known limits: audio and video are not counted (of sound [`media`] notes the length), nor images whose size or model is not known
 //! ([`crate::request::Certainty::AtLeast`]); chats of models
 //! whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by the engine's
 //! `/tokenize`, or where it has none by their template; the drift comparison shows where that is not the same.
@@ -30,15 +30,19 @@ mod encoder;
 mod files;
 pub mod images;
 mod lane;
+pub mod media;
+mod pairs;
 mod python;
 mod runs;
 mod segments;
 mod selfcheck;
 mod settings;
+mod sound;
 mod template;
 mod tokenizer;
 mod truth;
 mod upper;
+mod words;
 
 pub use ask::{Ask, count_bodies_for_tokenize};
 pub use backend::one_thread_a_count;

@@ -207,7 +207,10 @@ impl Tally<'_> {
             // Without any known place nothing says that it is a run.
             let run = self.of.cuts.kinds().filter(|_| piece.len() >= 2 * CHUNK);
             self.in_time(piece)?;
-            self.tokens += self.of.backend.count(piece, run)?;
+            self.tokens += match self.of.cuts.pairs().filter(|_| run.is_none()) {
+                Some(pairs) => self.of.backend.count_words(piece, pairs)?,
+                None => self.of.backend.count(piece, run)?,
+            };
             if after.is_empty() {
                 return Ok(true);
             }
