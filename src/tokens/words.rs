@@ -18,7 +18,7 @@ const SETS: usize = 1 << 16;
 /// A text of so many bytes that were mostly new words has so many further ones counted without the table: it is then no
 /// text of words, and the table's work is in vain.
 const TELLING: usize = 4 << 10;
-const SKIPPED: u8 = 3;
+const SKIPPED: u8 = 7;
 /// Bytes of new words that are counted at once.
 const AT_ONCE: usize = 4 << 10;
 /// The byte with a word's tokens, in the last number of its place; the byte above has its length.
