@@ -21,7 +21,7 @@ use super::pool::Outgoing;
 use super::record::{About, Proven, Record};
 use super::respond::{self, Ids, Refusal};
 use super::{Settings, UnknownPaths, accept, headers, rules};
-use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
+use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rule};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
@@ -29,7 +29,7 @@ use crate::request::{
     Tokens,
 };
 use crate::telemetry::{self, Event};
-use crate::tokens::{self, CountError, Counter, Truth};
+use crate::tokens::{self, Counter, Truth};
 
 /// What the data port works with; built once by `gateway`.
 pub struct Parts {
@@ -329,18 +329,10 @@ impl Pipeline {
                 Ok(Counted { read, count: Some(count) })
             }
             Err(error) => {
-                let refusal = match error {
-                    CountError::Busy { .. } => {
-                        Some((Rule::Capacity, Rejection::CountBusy { retry_after: Duration::from_secs(1) }))
-                    }
-                    CountError::Share { retry_after } => {
-                        Some((Rule::Capacity, Rejection::CountShare { retry_after }))
-                    }
-                    CountError::TooDear => Some((Rule::Body, Rejection::CountTooDear)),
-                    _ => None,
-                };
                 // A template that refuses the conversation, or nobody to count it: the engine decides.
-                let Some((rule, rejection)) = refusal else { return Ok(Counted { read, count: None }) };
+                let Some((rule, rejection)) = rules::uncounted(&error) else {
+                    return Ok(Counted { read, count: None });
+                };
                 let bound = self.bounded(reading, &limits, tenant).await;
                 if bound.is_none() && enforced(rule) {
                     return Err(read.arrived.record.turned_away(rejection));

@@ -9,9 +9,10 @@ use super::forward::Failure;
 use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
-use crate::admit::{Limits, Mode, OutputRule, Rule, length};
+use crate::admit::{Limits, Mode, OutputRule, Rejection, Rule, length};
 use crate::request::{Api, Client, Count, Reading, Shape, Tokens};
 use crate::telemetry::{self, Event};
+use crate::tokens::CountError;
 
 /// How long ago a request that may have killed the engine was sent at most.
 const IN_PREFILL: Duration = Duration::from_secs(10);
@@ -119,4 +120,18 @@ impl Pipeline {
 pub(super) fn smallest(limits: &Limits) -> Option<Tokens> {
     let all = [limits.engine, limits.configured, limits.profiled];
     all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
+}
+
+/// The refusal where a prompt could not be counted now, and the rule that it is of; none where the engine is to decide.
+pub(super) fn uncounted(error: &CountError) -> Option<(Rule, Rejection)> {
+    match error {
+        CountError::Busy { .. } => {
+            Some((Rule::Capacity, Rejection::CountBusy { retry_after: Duration::from_secs(1) }))
+        }
+        CountError::Share { retry_after } => {
+            Some((Rule::Capacity, Rejection::CountShare { retry_after: *retry_after }))
+        }
+        CountError::TooDear => Some((Rule::Body, Rejection::CountTooDear)),
+        _ => None,
+    }
 }

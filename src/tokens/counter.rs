@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -16,6 +15,7 @@ use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
 use super::density::Density;
 use super::lane::Lane;
+use super::source::{SourceInfo, Sources};
 use super::{CountError, Encoder, Settings, Truth};
 use crate::request::{Api, Certainty, Count, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
@@ -28,28 +28,6 @@ const BOUND_WAIT: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Counter {
     shared: Arc<Shared>,
-}
-
-/// Where counts come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SourceInfo {
-    /// `tokenizer`, `engine` (asked each time) or `none`.
-    pub kind: &'static str,
-    /// What named it: a path, a setting.
-    pub said_by: Option<String>,
-    /// The library that counts.
-    pub library: Option<&'static str>,
-    /// Why it is not the fastest one.
-    pub why_slow: Option<String>,
-    /// What renders conversations in the engine where it is no template: the engine is then asked for their
-    /// counts, where it can be.
-    pub renderer: Option<&'static str>,
-}
-
-impl SourceInfo {
-    const fn of(kind: &'static str) -> Self {
-        Self { kind, said_by: None, library: None, why_slow: None, renderer: None }
-    }
 }
 
 struct Shared {
@@ -68,12 +46,6 @@ struct Shared {
     truth: Arc<Truth>,
 }
 
-#[derive(Clone, Default)]
-struct Sources {
-    encoder: Option<(Arc<Encoder>, String)>,
-    engine: Option<Ask>,
-}
-
 impl Shared {
     fn sources(&self) -> Sources {
         self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -86,30 +58,8 @@ impl Shared {
 
     /// Says what counts now.
     fn say(&self) {
-        let info = self.sources().info();
-        emit(Event::CountsWith { library: info.library.unwrap_or(info.kind), all: &LIBRARIES });
-    }
-}
-
-impl Sources {
-    fn info(self) -> SourceInfo {
-        match (self.encoder, self.engine) {
-            (Some((encoder, said_by)), _) => {
-                let (library, why_slow) = encoder.tokenizer().backend().path();
-                let renderer = encoder.renderer();
-                SourceInfo {
-                    kind: "tokenizer",
-                    said_by: Some(said_by),
-                    library: Some(library),
-                    why_slow,
-                    renderer,
-                }
-            }
-            (None, Some(_)) => {
-                SourceInfo { said_by: Some("/tokenize".to_owned()), ..SourceInfo::of("engine") }
-            }
-            (None, None) => SourceInfo::of("none"),
-        }
+        let library = self.sources().info().label();
+        emit(Event::CountsWith { library, all: &SourceInfo::LABELS });
     }
 }
 
@@ -345,9 +295,6 @@ impl Counter {
         self.shared.sources()
     }
 }
-
-/// What may count, as [`Event::CountsWith`] names it.
-const LIBRARIES: [&str; 4] = ["fastokens", "tokenizers", "engine", "none"];
 
 const fn api(prompt: &Prompt) -> Api {
     if matches!(prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions }

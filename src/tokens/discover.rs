@@ -149,6 +149,34 @@ mod tests {
     }
 
     #[test]
+    fn a_configured_tokenizer_that_cannot_be_used_is_named_with_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |tokenizer: Option<&Path>, chat_template: Option<&Path>| {
+            let path = |path: Option<&Path>| path.map(Path::to_owned);
+            let settings = Settings {
+                tokenizer: path(tokenizer),
+                chat_template: path(chat_template),
+                ..Settings::default()
+            };
+            configured(&settings).map(|encoder| encoder.is_some())
+        };
+        assert_eq!(with(None, None), Ok(false));
+        let missing = folder.path().join("missing");
+        let says = |error: Result<bool, String>, key: &str, path: &Path| {
+            let error = error.unwrap_err();
+            assert!(error.starts_with(&format!("{key} = {}: ", path.display())), "{error}");
+        };
+        says(with(Some(&missing), None), "tokens.tokenizer", &missing);
+        says(with(Some(folder.path()), None), "tokens.tokenizer", folder.path());
+        says(with(None, Some(&missing)), "tokens.chat_template", &missing);
+        std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+        says(with(Some(folder.path()), None), "tokens.tokenizer", folder.path());
+        let good = include_bytes!("../sim/tokenizer/tokenizer.json");
+        std::fs::write(folder.path().join("tokenizer.json"), good).unwrap();
+        assert_eq!(with(Some(folder.path()), None), Ok(true));
+    }
+
+    #[test]
     fn a_setting_alone_counts_where_it_is_set() {
         let dir = tempfile::tempdir().unwrap();
         let settings = Settings { tokenizer: Some(dir.path().join("a")), ..Settings::default() };

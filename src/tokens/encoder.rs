@@ -1,12 +1,13 @@
 //! Counts a read request with the model's own tokenizer and chat template.
 
+mod bound;
+
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::density::Density;
 use super::files::{Files, LoadError};
 use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
@@ -160,34 +161,6 @@ impl Encoder {
                 let count = self.measure(&rendered.text, chat.add_special_tokens, reading.truncate, limit)?;
                 let certain = if rendered.media { Certainty::AtLeast } else { count.certain };
                 Ok(Count { certain, ..count })
-            }
-        }
-    }
-
-    /// How many tokens a request's prompts have at most, told from the bytes of their text; `None` where that is not known,
-    /// as where the engine sees more than text. Renders the template, tokenizes nothing. Blocking, microseconds for
-    /// most prompts, milliseconds for a megabyte. `density` says what is usual.
-    #[must_use]
-    pub fn bound(&self, reading: &Reading, now: SystemTime, density: Density) -> Option<Count> {
-        let bound = |text: &str, special: bool| {
-            let most = cut(Tokens(self.tokenizer.at_most(text, special)?), reading.truncate);
-            Some(Count::at_most(most, density.tokens(text.len())))
-        };
-        match &reading.prompt {
-            Prompt::Unread { .. } => None,
-            Prompt::Items { items, add_special_tokens } => {
-                let one = |item: &PromptItem| match item {
-                    PromptItem::Ids { len } => Some(Count::exact(cut(Tokens::from(*len), reading.truncate))),
-                    PromptItem::Text(text) => bound(text, *add_special_tokens),
-                };
-                let all: Vec<Count> = items.iter().map(one).collect::<Option<_>>()?;
-                all.into_iter().reduce(Count::and)
-            }
-            // A template of the request's own may take all the steps there are.
-            Prompt::Chat(chat) if chat.chat_template.is_some() => None,
-            Prompt::Chat(chat) => {
-                let rendered = self.render(chat, now).ok()??;
-                if rendered.media { None } else { bound(&rendered.text, chat.add_special_tokens) }
             }
         }
     }
