@@ -56,8 +56,8 @@ pub enum StartError {
         /// What is wrong with it.
         error: String,
     },
-    /// The configured tokenizer cannot be used.
-    #[error("tokens.tokenizer: {0}")]
+    /// The configured tokenizer or chat template cannot be used: key, path and why.
+    #[error("{0}")]
     Tokenizer(String),
     /// Metrics cannot be kept.
     #[error("metrics cannot be recorded: {0}")]

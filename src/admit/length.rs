@@ -36,7 +36,8 @@ pub struct Limits {
 ///
 /// [`Rejection::PromptTooLong`], [`Rejection::PromptExceedsPool`], [`Rejection::OutputTooLong`].
 pub fn check(limits: &Limits, count: &Count, shape: &Shape) -> Result<(), Rejection> {
-    if count.certain == Certainty::Unknown {
+    // An upper bound proves nothing to be too long; whether it is short enough says [`fits`].
+    if matches!(count.certain, Certainty::Unknown | Certainty::AtMost { .. }) {
         return Ok(());
     }
     let prompt = count.longest;
@@ -74,11 +75,27 @@ pub fn check(limits: &Limits, count: &Count, shape: &Shape) -> Result<(), Reject
 /// [`Rejection::PromptTooLong`].
 pub fn guarded(limit: Tokens, count: &Count) -> Result<(), Rejection> {
     let (prompt, at_least) = (count.longest, count.certain == Certainty::AtLeast);
-    if count.certain == Certainty::Unknown || prompt <= limit {
+    if matches!(count.certain, Certainty::Unknown | Certainty::AtMost { .. }) || prompt <= limit {
         return Ok(());
     }
     let source_of_limit = LimitSource::Learned;
     Err(Rejection::PromptTooLong { prompt, at_least, limit, context: limit, source_of_limit })
+}
+
+/// Whether [`check`] lets pass any prompt of so many tokens or fewer, even where counts are off by as much as they
+/// were seen to be. For the upper bound of a prompt that is not counted: without a limit everything fits.
+#[must_use]
+pub fn fits(limits: &Limits, bound: &Count, shape: &Shape) -> bool {
+    let before = |limit: Option<Tokens>| limit.map(|limit| limit.saturating_sub(Tokens(1)));
+    let pool = before(limits.pool.filter(|_| limits.pool_certain));
+    let strict = limits.engine.filter(|_| limits.strict_output);
+    let asked = shape.max_output_tokens.map(Tokens);
+    // Over the context by itself is for the engine to refuse: see [`output`].
+    let beside = strict.zip(asked).filter(|(context, output)| output <= context);
+    let beside = beside.map(|(context, output)| context.saturating_sub(output));
+    let all = [before(limits.engine), limits.configured, limits.profiled, pool, beside];
+    let least = all.into_iter().flatten().min();
+    least.is_none_or(|least| bound.longest + limits.drift_margin <= least)
 }
 
 /// The strict reading of the context length: prompt and asked output together.
@@ -110,6 +127,18 @@ mod tests {
 
     fn asks(max: u64) -> Shape {
         Shape { max_output_tokens: Some(max), ..Shape::default() }
+    }
+
+    #[test]
+    fn what_a_death_has_taught_refuses_only_what_is_surely_longer() {
+        let count = |certain| Count { certain, ..Count::exact(Tokens(100)) };
+        assert!(guarded(Tokens(100), &count(Certainty::Exact)).is_ok());
+        assert!(guarded(Tokens(99), &count(Certainty::AtMost { likely: Tokens(50) })).is_ok());
+        assert!(guarded(Tokens(99), &count(Certainty::Unknown)).is_ok());
+        for certain in [Certainty::Exact, Certainty::AtLeast] {
+            let why = guarded(Tokens(99), &count(certain)).unwrap_err();
+            assert!(why.to_string().contains("learned from a crash"), "{why}");
+        }
     }
 
     #[test]
@@ -182,7 +211,36 @@ mod tests {
         assert!(check(&limits, &exact(2048 + 16), &Shape::default()).is_err());
     }
 
+    #[test]
+    fn an_upper_bound_never_refuses() {
+        let bound = Count::at_most(Tokens(5000), Tokens(1250));
+        assert!(check(&engine(2048), &bound, &asks(1)).is_ok());
+        assert!(!fits(&engine(2048), &bound, &asks(1)) && fits(&engine(5001), &bound, &asks(1)));
+        assert!(fits(&Limits::default(), &bound, &asks(1)), "nothing to exceed");
+    }
+
     proptest! {
+        #[test]
+        fn what_fits_by_its_bound_passes_by_its_count(
+            bound in 0u64..5000, less in 0u64..5000, engine in proptest::option::of(0u64..5000),
+            configured in proptest::option::of(0u64..5000), pool in 0u64..5000, certain in any::<bool>(),
+            strict in any::<bool>(), margin in 0u64..100, max in 0u64..5000,
+        ) {
+            let limits = Limits {
+                engine: engine.map(Tokens), configured: configured.map(Tokens), profiled: None,
+                pool: Some(Tokens(pool)), pool_certain: certain, drift_margin: Tokens(margin), strict_output: strict,
+            };
+            let most = Count::at_most(Tokens(bound), Tokens(0));
+            // The true count, off by as much as counts were seen to be.
+            let truth = exact((bound + margin).saturating_sub(less));
+            let proven = Limits { drift_margin: Tokens(0), ..limits };
+            if fits(&limits, &most, &asks(max)) {
+                prop_assert!(check(&proven, &truth, &asks(max)).is_ok());
+            } else {
+                prop_assert!(check(&proven, &exact(bound + margin), &asks(max)).is_err());
+            }
+        }
+
         #[test]
         fn any_numbers_are_survived_and_what_fits_every_limit_passes(
             prompt in any::<u64>(), context in any::<u64>(), configured in any::<u64>(),

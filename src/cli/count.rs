@@ -185,6 +185,7 @@ impl Lines {
         match count.certain {
             Certainty::Exact => Ok(json!({"prompt_tokens": count.total})),
             Certainty::AtLeast => Ok(json!({"prompt_tokens": count.total, "certain": "at_least"})),
+            Certainty::AtMost { .. } => Ok(json!({"prompt_tokens": count.total, "certain": "at_most"})),
             Certainty::Unknown => Err("not counted: a chat template among chat_template_kwargs".to_owned()),
         }
     }

@@ -27,10 +27,8 @@ const PROBE: &str = "Hello, wörld! ﬁve  spaces\n\n\tand 12345 digits; naïve 
 /// hide the mistake.
 pub(super) fn counter(settings: &Settings) -> Result<Counter, StartError> {
     let counter = Counter::new(settings);
-    if let Some(path) = &settings.tokenizer {
-        let encoder = Encoder::load(path, settings.chat_template.as_deref())
-            .map_err(|e| StartError::Tokenizer(e.to_string()))?
-            .with_options(settings.into());
+    let encoder = discover::configured(settings).map_err(StartError::Tokenizer)?;
+    if let (Some(encoder), Some(path)) = (encoder, &settings.tokenizer) {
         counter.use_encoder(Arc::new(encoder), format!("configured: {}", path.display()));
     }
     Ok(counter)

@@ -21,7 +21,7 @@ use super::pool::Outgoing;
 use super::record::{About, Proven, Record};
 use super::respond::{self, Ids, Refusal};
 use super::{Settings, UnknownPaths, accept, headers, rules};
-use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rejection, Rule};
+use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rule};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
@@ -29,7 +29,7 @@ use crate::request::{
     Tokens,
 };
 use crate::telemetry::{self, Event};
-use crate::tokens::{CountError, Counter, Truth};
+use crate::tokens::{self, Counter, Truth};
 
 /// What the data port works with; built once by `gateway`.
 pub struct Parts {
@@ -271,12 +271,17 @@ impl Pipeline {
         api: Api,
         held: &Held,
     ) -> (Result<Reading, ReadError>, Option<OwnedSemaphorePermit>) {
+        let read = |api: Api, bytes: &[u8]| {
+            let mut reading = request::dialect::read(api, bytes)?;
+            tokens::media::note(&mut reading);
+            Ok(reading)
+        };
         if held.bytes.len() <= LARGE {
-            return (request::dialect::read(api, &held.bytes), None);
+            return (read(api, &held.bytes), None);
         }
         let turn = Arc::clone(&self.large).acquire_owned().await.ok();
         let bytes = held.bytes.clone();
-        let reading = tokio::task::spawn_blocking(move || request::dialect::read(api, &bytes)).await;
+        let reading = tokio::task::spawn_blocking(move || read(api, &bytes)).await;
         (reading.unwrap_or(Err(ReadError::NotAnObject { found: "unreadable" })), turn)
     }
 
@@ -323,18 +328,17 @@ impl Pipeline {
                 let count = fitting.map_or(count, |context| count.cut_to(context.saturating_sub(Tokens(1))));
                 Ok(Counted { read, count: Some(count) })
             }
-            Err(CountError::Busy { .. }) if enforced(Rule::Capacity) => {
-                let retry_after = Duration::from_secs(1);
-                Err(read.arrived.record.turned_away(Rejection::CountBusy { retry_after }))
+            Err(error) => {
+                // A template that refuses the conversation, or nobody to count it: the engine decides.
+                let Some((rule, rejection)) = rules::uncounted(&error) else {
+                    return Ok(Counted { read, count: None });
+                };
+                let bound = self.bounded(reading, &limits, tenant).await;
+                if bound.is_none() && enforced(rule) {
+                    return Err(read.arrived.record.turned_away(rejection));
+                }
+                Ok(Counted { read, count: bound })
             }
-            Err(CountError::Share { retry_after }) if enforced(Rule::Capacity) => {
-                Err(read.arrived.record.turned_away(Rejection::CountShare { retry_after }))
-            }
-            Err(CountError::TooDear) if enforced(Rule::Body) => {
-                Err(read.arrived.record.turned_away(Rejection::CountTooDear))
-            }
-            // A template that refuses the conversation, or nobody to count it: the engine decides.
-            Err(_) => Ok(Counted { read, count: None }),
         }
     }
 
@@ -346,6 +350,8 @@ impl Pipeline {
             return Ok(Admitted { head, record, body, reserved: Tokens::ZERO, shape: None });
         };
         let mut shape = reading.shape.clone();
+        // Where nobody counted, what is usual.
+        let guess = self.parts.counter.guess(&reading.prompt).unwrap_or_else(|| guess(&body));
         // The text is not kept while the request waits.
         drop(reading);
         let exact = count.as_ref().filter(|c| c.certain == Certainty::Exact).map(|c| c.total.get());
@@ -357,11 +363,11 @@ impl Pipeline {
         if let Err(refusal) = self.within_limits(&shape, count.as_ref(), &client, &mut record) {
             return Err(record.turned_away(refusal));
         }
-        // Where nobody counted, four bytes a token is the usual size of text.
-        let guess = guess(&body);
+        let known = count.as_ref().filter(|c| c.certain != Certainty::Unknown);
+        let expected = known.map_or(guess, Count::expected);
         let ask = Ask {
-            prompt: count.as_ref().map_or(guess, |c| c.total),
-            longest: count.as_ref().map_or(guess, |c| c.longest),
+            prompt: expected,
+            longest: known.map_or(guess, |c| c.longest.min(expected)),
             max_output: shape.max_output_tokens.map(Tokens),
             sequences: shape.sequences(),
             stream: shape.stream,
@@ -451,7 +457,7 @@ fn ids(ours: &RequestId, client: Option<&ClientId>) -> Ids {
     Ids { ours: value(ours.as_str()), shown: value(client.map_or(ours.as_str(), ClientId::as_str)) }
 }
 
-/// A rough size where nobody counted: ids are exact, text has about four bytes a token.
+/// A rough size where nobody read the prompt: text has about four bytes a token.
 fn guess(body: &Body) -> Tokens {
     const BYTES_PER_TOKEN: u64 = 4;
     match body {

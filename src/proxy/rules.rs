@@ -1,5 +1,6 @@
 //! The rules that need no waiting, and what a rule's mode makes of its verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,8 +9,10 @@ use super::forward::Failure;
 use super::pipeline::Pipeline;
 use super::record::Record;
 use super::respond::Refusal;
-use crate::admit::{Limits, Mode, OutputRule, Rule, length};
-use crate::request::{Api, Client, Count, Shape, Tokens};
+use crate::admit::{Limits, Mode, OutputRule, Rejection, Rule, length};
+use crate::request::{Api, Client, Count, Reading, Shape, Tokens};
+use crate::telemetry::{self, Event};
+use crate::tokens::CountError;
 
 /// How long ago a request that may have killed the engine was sent at most.
 const IN_PREFILL: Duration = Duration::from_secs(10);
@@ -39,6 +42,22 @@ impl Pipeline {
             self.judge(Rule::Guard, verdict, record)?;
         }
         Ok(())
+    }
+
+    /// The upper bound of a prompt that could not be counted now, where that is within every limit.
+    pub(super) async fn bounded(
+        &self,
+        reading: &Arc<Reading>,
+        limits: &Limits,
+        tenant: &str,
+    ) -> Option<Count> {
+        let bound = self.parts.counter.bound(reading, tenant).await?;
+        let fitting = limits.engine.filter(|_| reading.truncate == Some(-1));
+        let bound = fitting.map_or(bound, |context| bound.cut_to(context.saturating_sub(Tokens(1))));
+        length::fits(limits, &bound, &reading.shape).then(|| {
+            telemetry::emit(Event::Bounded);
+            bound
+        })
     }
 
     /// What a rule's mode makes of its verdict.
@@ -105,4 +124,18 @@ impl Pipeline {
 pub(super) fn smallest(limits: &Limits) -> Option<Tokens> {
     let all = [limits.engine, limits.configured, limits.profiled];
     all.into_iter().flatten().min().map(|limit| limit + limits.drift_margin)
+}
+
+/// The refusal where a prompt could not be counted now, and the rule that it is of; none where the engine is to decide.
+pub(super) fn uncounted(error: &CountError) -> Option<(Rule, Rejection)> {
+    match error {
+        CountError::Busy { .. } => {
+            Some((Rule::Capacity, Rejection::CountBusy { retry_after: Duration::from_secs(1) }))
+        }
+        CountError::Share { retry_after } => {
+            Some((Rule::Capacity, Rejection::CountShare { retry_after: *retry_after }))
+        }
+        CountError::TooDear => Some((Rule::Body, Rejection::CountTooDear)),
+        _ => None,
+    }
 }

@@ -9,6 +9,11 @@ pub enum Certainty {
     Exact,
     /// The engine will see this many or more.
     AtLeast,
+    /// The engine will see this many or fewer: a bound, where counting could not be had.
+    AtMost {
+        /// How many they usually are, of all prompts together; no more than the bound.
+        likely: Tokens,
+    },
     /// Nothing is known; the numbers are zero.
     Unknown,
 }
@@ -35,12 +40,32 @@ impl Count {
         Self { total: tokens, longest: tokens, certain: Certainty::Exact }
     }
 
-    /// The sum with a further prompt.
+    /// Not more than this in one prompt, and usually `likely`.
+    #[must_use]
+    pub fn at_most(tokens: Tokens, likely: Tokens) -> Self {
+        Self { total: tokens, longest: tokens, certain: Certainty::AtMost { likely: likely.min(tokens) } }
+    }
+
+    /// How many tokens to reckon with: the count, or where that is a bound what is usual.
+    #[must_use]
+    pub const fn expected(&self) -> Tokens {
+        match self.certain {
+            Certainty::AtMost { likely } => likely,
+            Certainty::Exact | Certainty::AtLeast | Certainty::Unknown => self.total,
+        }
+    }
+
+    /// The sum with a further prompt. Of a lower and an upper bound nothing is known.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
+        let most = |count: &Self| matches!(count.certain, Certainty::AtMost { .. });
         let certain = match (self.certain, other.certain) {
             (Certainty::Exact, Certainty::Exact) => Certainty::Exact,
             (Certainty::Unknown, Certainty::Unknown) => Certainty::Unknown,
+            (Certainty::AtMost { .. } | Certainty::Exact, Certainty::AtMost { .. } | Certainty::Exact) => {
+                Certainty::AtMost { likely: self.expected() + other.expected() }
+            }
+            _ if most(&self) || most(&other) => return Self::UNKNOWN,
             _ => Certainty::AtLeast,
         };
         Self { total: self.total + other.total, longest: self.longest.max(other.longest), certain }
@@ -56,7 +81,37 @@ impl Count {
         }
         let only = self.total == self.longest;
         let total = if only { most } else { self.total };
-        let certain = if only { Certainty::Exact } else { self.certain };
+        let certain = match self.certain {
+            Certainty::AtMost { likely } => Certainty::AtMost { likely: likely.min(total) },
+            _ if only => Certainty::Exact,
+            certain => certain,
+        };
         Self { total, longest: most, certain }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn most(tokens: u64, likely: u64) -> Count {
+        Count::at_most(Tokens(tokens), Tokens(likely))
+    }
+
+    #[test]
+    fn bounds_add_up_with_counts_and_with_a_lower_bound_say_nothing() {
+        let sum = most(100, 25).and(Count::exact(Tokens(7)));
+        assert_eq!((sum.total, sum.longest, sum.expected()), (Tokens(107), Tokens(100), Tokens(32)));
+        let least = Count { certain: Certainty::AtLeast, ..Count::exact(Tokens(9)) };
+        assert_eq!(most(100, 25).and(least), Count::UNKNOWN);
+        assert_eq!(least.and(Count::exact(Tokens(1))).expected(), Tokens(10));
+        assert_eq!(most(10, 99).expected(), Tokens(10), "never more than the bound");
+    }
+
+    #[test]
+    fn a_bound_that_is_cut_stays_a_bound() {
+        assert_eq!(most(100, 25).cut_to(Tokens(20)), most(20, 20));
+        assert_eq!(most(100, 25).cut_to(Tokens(200)), most(100, 25));
+        assert_eq!(Count::exact(Tokens(100)).cut_to(Tokens(20)), Count::exact(Tokens(20)));
     }
 }

@@ -85,6 +85,15 @@ pub enum Event<'a> {
         /// Time it took.
         took: Duration,
     },
+    /// What counts prompts from now on.
+    CountsWith {
+        /// Library label.
+        library: &'static str,
+        /// All library labels.
+        all: &'static [&'static str],
+    },
+    /// A prompt was not counted, but is short enough by its bytes.
+    Bounded,
     /// A count was made once more by the reference library.
     Checked {
         /// Whether it came to the same.
@@ -226,6 +235,12 @@ pub fn emit(event: Event<'_>) {
             histogram!(names::PROMPT_TOKENS).record(prompt_tokens as f64);
             histogram!(names::COUNT_SECONDS).record(took.as_secs_f64());
         }
+        Event::CountsWith { library, all } => {
+            for each in all {
+                gauge!(names::TOKENIZER_INFO, "library" => *each).set(on(*each == library));
+            }
+        }
+        Event::Bounded => counter!(names::COUNT_BOUNDED).increment(1),
         Event::Checked { agrees, ours, reference } => {
             let result = if agrees { "agrees" } else { "differs" };
             counter!(names::COUNT_CHECKED, "result" => result).increment(1);

@@ -86,7 +86,31 @@ fn describe() {
     counter!(names::ENGINE_PREEMPTIONS).absolute(0);
     counter!(names::ENGINE_STARTS).absolute(0);
     counter!(names::COUNT_COMPARED).absolute(0);
+    counter!(names::COUNT_BOUNDED).absolute(0);
     for direction in ["over", "under"] {
         counter!(names::COUNT_DRIFT, "direction" => direction).absolute(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{Event, emit};
+
+    #[test]
+    fn what_counts_is_one_series_of_several() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            for library in ["none", "fast"] {
+                emit(Event::CountsWith { library, all: &["fast", "slow", "none"] });
+            }
+            emit(Event::Bounded);
+        });
+        let page = recorder.handle().render();
+        for (library, value) in [("fast", 1), ("slow", 0), ("none", 0)] {
+            let line = format!("kvgate_tokenizer_info{{library=\"{library}\"}} {value}\n");
+            assert!(page.contains(&line), "{page}");
+        }
+        assert!(page.contains("kvgate_count_bounded_total 1\n"), "{page}");
     }
 }

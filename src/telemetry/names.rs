@@ -43,6 +43,8 @@ metrics_table! {
     PROMPT_TOKENS = "kvgate_prompt_tokens", Histogram, Count, "Prompt tokens of a request, counted by kvgate.";
     OUTPUT_TOKENS = "kvgate_output_tokens", Histogram, Count, "Output tokens of a request.";
     COUNT_SECONDS = "kvgate_count_seconds", Histogram, Seconds, "Time to render the template and count the tokens of one request.";
+    TOKENIZER_INFO = "kvgate_tokenizer_info", Gauge, Count, "1 for what counts prompts: a library by its name, the engine's own /tokenize, or none; 0 for the others.";
+    COUNT_BOUNDED = "kvgate_count_bounded_total", Counter, Count, "Requests whose prompt could not be counted in time and was admitted because its bytes say that it is within every limit.";
     COUNT_CHECKED = "kvgate_count_checked_total", Counter, Count, "Counts that were made once more by the reference library, by result.";
     COUNT_COMPARED = "kvgate_count_compared_total", Counter, Count, "Answers whose usage.prompt_tokens was compared with kvgate's count.";
     COUNT_DRIFT = "kvgate_count_drift_tokens_total", Counter, Count, "Tokens by which kvgate's count differed from the engine's, by direction.";

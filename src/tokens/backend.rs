@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -19,8 +19,10 @@ use unicode_normalization_alignments::UnicodeNormalization as _;
 use super::count::CountError;
 use super::cuts;
 use super::files::LoadError;
+use super::pairs::Pairs;
 use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
+use super::words;
 
 /// The tokenizers of one model.
 pub struct Backend {
@@ -34,6 +36,8 @@ pub struct Backend {
     distrusted: AtomicBool,
     /// Why the reference serves instead of the faster one.
     why_slow: Option<String>,
+    /// Tells it from all others of this process.
+    number: u64,
 }
 
 /// `fastokens`, and what is done to a text before.
@@ -84,7 +88,10 @@ impl Backend {
             Err(why) => (None, false, Some(why)),
         };
         let lengths = Lengths::new(reference.get_vocab(false), byte_level);
-        Ok(Self { reference, fast, corners, lengths, added, distrusted: AtomicBool::new(false), why_slow })
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let distrusted = AtomicBool::new(false);
+        Ok(Self { reference, fast, corners, lengths, added, distrusted, why_slow, number })
     }
 
     /// The library that counts, and why it is the reference where it is.
@@ -164,6 +171,20 @@ impl Backend {
             return Ok(count);
         }
         Ok(self.ids(part, false)?.len() as u64)
+    }
+
+    /// The same, word by word, where the text falls apart into such and is no long one.
+    ///
+    /// # Errors
+    /// [`CountError::Tokenizer`]
+    pub fn count_words(&self, part: &str, pairs: &Pairs) -> Result<u64, CountError> {
+        if let Some(fast) = self.fast_for(part)
+            && let Ok(Some(count)) =
+                words::count(part, pairs, &self.lengths, self.number, |text| fast.ids(text, false))
+        {
+            return Ok(count);
+        }
+        self.count(part, None)
     }
 
     /// Whether anything but the reference counts this text.

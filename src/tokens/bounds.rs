@@ -1,10 +1,9 @@
-//! What can be said about a text's tokens without tokenizing it.
+//! What can be said about a text's tokens without tokenizing it: that they are certainly more than so many. That they
+//! are certainly fewer says [`super::upper`].
 //!
 //! vLLM 0.32.0 (`renderers/params.py` `_text_len_check`) refuses a text with more characters than its
 //! limit times the longest entry of the vocabulary. That is sound where no token can stand for more
 //! characters than its entry has; [`Longest::read`] looks for all that could break it.
-
-use std::io::Read;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -15,18 +14,18 @@ pub struct Longest(u64);
 
 /// The parts of a `tokenizer.json` (tokenizers 0.23) that decide.
 #[derive(Deserialize)]
-struct File {
+pub struct File {
     #[serde(default)]
-    normalizer: Option<Step>,
+    pub normalizer: Option<Step>,
     #[serde(default)]
-    pre_tokenizer: Option<Step>,
-    model: Model,
+    pub pre_tokenizer: Option<Step>,
+    pub model: Model,
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    pub added_tokens: Vec<Added>,
 }
 
 #[derive(Deserialize)]
-struct Model {
+pub struct Model {
     #[serde(default, rename = "type")]
     kind: Option<String>,
     #[serde(default)]
@@ -34,49 +33,66 @@ struct Model {
     #[serde(default)]
     fuse_unk: bool,
     #[serde(default)]
-    byte_fallback: bool,
+    pub byte_fallback: bool,
+    #[serde(default)]
+    pub continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    pub end_of_word_suffix: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Added {
+pub struct Added {
+    #[serde(default)]
+    pub content: String,
     #[serde(default)]
     lstrip: bool,
     #[serde(default)]
     rstrip: bool,
 }
 
+/// A normalizer or pre-tokenizer, or one of a sequence.
 #[derive(Deserialize)]
-struct Step {
+pub struct Step {
     #[serde(rename = "type")]
-    kind: String,
+    pub kind: String,
     #[serde(default, alias = "normalizers")]
-    pretokenizers: Vec<Step>,
+    pub pretokenizers: Vec<Step>,
     #[serde(default)]
     behavior: Option<String>,
     #[serde(default)]
     invert: bool,
     #[serde(default)]
-    pattern: Option<Pattern>,
+    pub pattern: Option<Pattern>,
     #[serde(default)]
-    content: Option<String>,
+    pub content: Option<String>,
+    #[serde(default)]
+    pub prepend: Option<String>,
+    #[serde(default)]
+    pub add_prefix_space: Option<bool>,
 }
 
+/// What is replaced, or where is split.
 #[derive(Deserialize)]
-struct Pattern {
+pub struct Pattern {
     #[serde(default, rename = "String")]
-    string: Option<String>,
+    pub string: Option<String>,
+}
+
+impl File {
+    /// Whether its model is BPE.
+    pub fn is_bpe(&self) -> bool {
+        self.model.kind.as_deref().is_none_or(|kind| kind == "BPE")
+    }
 }
 
 impl Longest {
-    /// Reads a `tokenizer.json` whose longest entry has `chars` characters; `None` where a token can
+    /// Of a tokenizer whose longest entry has `chars` characters; `None` where a token can
     /// stand for text without end (blanks swallowed, unknown text fused, characters removed).
-    pub fn read(tokenizer_json: impl Read, chars: usize) -> Option<Self> {
-        let file: File = serde_json::from_reader(tokenizer_json).ok()?;
+    pub fn of(file: &File, chars: usize) -> Option<Self> {
         let model = &file.model;
-        let bpe = model.kind.as_deref().is_none_or(|kind| kind == "BPE");
         let fuses = model.fuse_unk && model.unk_token.is_some() && !model.byte_fallback;
         let swallows = file.added_tokens.iter().any(|added| added.lstrip || added.rstrip);
-        if !bpe || fuses || swallows || !file.pre_tokenizer.as_ref().is_none_or(keeps_all) {
+        if !file.is_bpe() || fuses || swallows || !file.pre_tokenizer.as_ref().is_none_or(keeps_all) {
             return None;
         }
         let shrinks = file.normalizer.as_ref().map_or(Some(1), shrinks)?;
@@ -123,7 +139,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Option<Longest> {
-        Longest::read(json.as_bytes(), 10)
+        Longest::of(&serde_json::from_str(json).unwrap(), 10)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! (`renderers/chat_utils.py` `parse_chat_messages`, `renderers/hf.py` `safe_apply_chat_template`,
 //! `entrypoints/generate/base/protocol.py` for the tools).
 
-mod media;
+pub(super) mod media;
 
 use std::borrow::Cow;
 

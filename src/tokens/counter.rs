@@ -7,44 +7,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::allowance::Allowance;
 use super::ask::{self, Ask, count_bodies_for_tokenize};
+use super::density::Density;
 use super::lane::Lane;
+use super::source::{SourceInfo, Sources};
 use super::{CountError, Encoder, Settings, Truth};
 use crate::request::{Api, Certainty, Count, Prompt, PromptItem, Reading, Tokens};
 use crate::telemetry::{Event, emit};
+
+/// Bounds that are looked for at once, and how long a prompt may wait for its turn.
+const BOUNDS_AT_ONCE: usize = 2;
+const BOUND_WAIT: Duration = Duration::from_millis(250);
 
 /// Counts prompts with whatever source there is. Cheap to clone; all clones share lanes and source.
 #[derive(Clone)]
 pub struct Counter {
     shared: Arc<Shared>,
-}
-
-/// Where counts come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SourceInfo {
-    /// `tokenizer`, `engine` (asked each time) or `none`.
-    pub kind: &'static str,
-    /// What named it: a path, a setting.
-    pub said_by: Option<String>,
-    /// The library that counts.
-    pub library: Option<&'static str>,
-    /// Why it is not the fastest one.
-    pub why_slow: Option<String>,
-    /// What renders conversations in the engine where it is no template: the engine is then asked for their
-    /// counts, where it can be.
-    pub renderer: Option<&'static str>,
-}
-
-impl SourceInfo {
-    const fn of(kind: &'static str) -> Self {
-        Self { kind, said_by: None, library: None, why_slow: None, renderer: None }
-    }
 }
 
 struct Shared {
@@ -57,14 +40,27 @@ struct Shared {
     check_one_in: u32,
     counted: AtomicU32,
     asking: Semaphore,
+    bounding: Arc<Semaphore>,
+    density: Mutex<Density>,
     sources: RwLock<Sources>,
     truth: Arc<Truth>,
 }
 
-#[derive(Clone, Default)]
-struct Sources {
-    encoder: Option<(Arc<Encoder>, String)>,
-    engine: Option<Ask>,
+impl Shared {
+    fn sources(&self) -> Sources {
+        self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Sources)) {
+        change(&mut self.sources.write().unwrap_or_else(PoisonError::into_inner));
+        self.say();
+    }
+
+    /// Says what counts now.
+    fn say(&self) {
+        let library = self.sources().info().label();
+        emit(Event::CountsWith { library, all: &SourceInfo::LABELS });
+    }
 }
 
 impl Counter {
@@ -74,7 +70,7 @@ impl Counter {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let or = |given: usize, default: usize| if given == 0 { default.min(4) } else { given }.clamp(1, 256);
         let (workers, long_workers) = (or(settings.workers, cores), or(settings.long_workers, cores / 2));
-        Self {
+        let counter = Self {
             shared: Arc::new(Shared {
                 inline_bytes: settings.inline_bytes.min(65_536),
                 long_bytes: settings.long_bytes,
@@ -85,10 +81,14 @@ impl Counter {
                 check_one_in: settings.check_one_in,
                 counted: AtomicU32::new(0),
                 asking: Semaphore::new(settings.ask_concurrency.clamp(1, 64)),
+                bounding: Arc::new(Semaphore::new(BOUNDS_AT_ONCE)),
+                density: Mutex::default(),
                 sources: RwLock::default(),
                 truth: Arc::default(),
             }),
-        }
+        };
+        counter.shared.say();
+        counter
     }
 
     /// The comparisons with the engine's own counts, which decide whether it is asked instead.
@@ -100,42 +100,24 @@ impl Counter {
     /// Counts with this encoder from now on; `said_by` tells the operator where it came from.
     pub fn use_encoder(&self, encoder: Arc<Encoder>, said_by: String) {
         self.shared.truth.begin_anew();
-        self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).encoder =
-            Some((encoder, said_by));
+        self.shared.change(|sources| sources.encoder = Some((encoder, said_by)));
     }
 
     /// Asks the engine from now on wherever there is no encoder, or one without a chat template, where the engine
     /// renders chats otherwise than by one, and where our counts keep differing.
     pub fn use_engine(&self, ask: Ask) {
-        self.shared.sources.write().unwrap_or_else(PoisonError::into_inner).engine = Some(ask);
+        self.shared.change(|sources| sources.engine = Some(ask));
     }
 
     /// Forgets every source: each text is [`Certainty::Unknown`] until one is given anew.
     pub fn use_nothing(&self) {
-        *self.shared.sources.write().unwrap_or_else(PoisonError::into_inner) = Sources::default();
+        self.shared.change(|sources| *sources = Sources::default());
     }
 
     /// The source in force.
     #[must_use]
     pub fn source(&self) -> SourceInfo {
-        let sources = self.sources();
-        match (sources.encoder, sources.engine) {
-            (Some((encoder, said_by)), _) => {
-                let (library, why_slow) = encoder.tokenizer().backend().path();
-                let renderer = encoder.renderer();
-                SourceInfo {
-                    kind: "tokenizer",
-                    said_by: Some(said_by),
-                    library: Some(library),
-                    why_slow,
-                    renderer,
-                }
-            }
-            (None, Some(_)) => {
-                SourceInfo { said_by: Some("/tokenize".to_owned()), ..SourceInfo::of("engine") }
-            }
-            (None, None) => SourceInfo::of("none"),
-        }
+        self.shared.sources().info()
     }
 
     /// Counts a request's prompts; see [`Encoder::count`] for `limit`. `tenant` names whose they are. An
@@ -172,7 +154,7 @@ impl Counter {
             return Ok(ask::put_together(reading, &[]));
         }
         let sources = self.sources();
-        let api = if matches!(reading.prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions };
+        let api = api(&reading.prompt);
         let elsewhere = sources.encoder.as_ref().is_some_and(|(encoder, _)| encoder.renderer().is_some());
         let theirs = self.shared.truth.asks_engine(api) || (elsewhere && api == Api::Chat);
         if let Some(ask) = sources.engine.as_ref().filter(|_| theirs) {
@@ -224,9 +206,47 @@ impl Counter {
             .await?;
         self.allowance().spent(tenant, spent, Instant::now());
         if let Ok(count) = &count {
+            if count.certain == Certainty::Exact {
+                self.density().learn(bytes, count.total);
+            }
             self.check(encoder, reading, now, *count);
         }
         count
+    }
+
+    /// How many tokens a request's prompts have at most, for where they could not be counted; `None` where that is
+    /// not known either. What it costs is counted to the tenant. Cancel-safe.
+    pub async fn bound(&self, reading: &Arc<Reading>, tenant: &str) -> Option<Count> {
+        let (encoder, _) = self.sources().encoder?;
+        let api = api(&reading.prompt);
+        // What is known to render or to count otherwise than the engine bounds nothing.
+        if self.shared.truth.asks_engine(api) || (encoder.renderer().is_some() && api == Api::Chat) {
+            return None;
+        }
+        let turn = Arc::clone(&self.shared.bounding).acquire_owned();
+        let turn = timeout(BOUND_WAIT, turn).await.ok()?.ok()?;
+        let (reading, density) = (Arc::clone(reading), *self.density());
+        let work = move || {
+            let _turn = turn;
+            let started = Instant::now();
+            (encoder.bound(&reading, SystemTime::now(), density), started.elapsed())
+        };
+        let (bound, spent) = tokio::task::spawn_blocking(work).await.ok()?;
+        self.allowance().spent(number(tenant), spent, Instant::now());
+        bound
+    }
+
+    /// About how many tokens a prompt has, by what the bytes of others came to lately; `None` where nobody read it.
+    #[must_use]
+    pub fn guess(&self, prompt: &Prompt) -> Option<Tokens> {
+        if matches!(prompt, Prompt::Unread { .. }) {
+            return None;
+        }
+        Some(self.density().tokens(weight(prompt)))
+    }
+
+    fn density(&self) -> std::sync::MutexGuard<'_, Density> {
+        self.shared.density.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
@@ -243,7 +263,9 @@ impl Counter {
         let (shared, reading) = (Arc::clone(&self.shared), Arc::clone(reading));
         // One in so many, and the lane's places bound them.
         tokio::spawn(async move {
-            let _ = shared.long.run(0, move || encoder.check(&reading, now, count)).await;
+            if shared.long.run(0, move || encoder.check(&reading, now, count)).await == Ok(false) {
+                shared.say();
+            }
         });
     }
 
@@ -270,8 +292,12 @@ impl Counter {
     }
 
     fn sources(&self) -> Sources {
-        self.shared.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.sources()
     }
+}
+
+const fn api(prompt: &Prompt) -> Api {
+    if matches!(prompt, Prompt::Chat(_)) { Api::Chat } else { Api::Completions }
 }
 
 /// A tenant's number: 0 is nobody's.

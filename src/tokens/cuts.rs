@@ -5,7 +5,8 @@
 //! **At an added token.** `tokenizers` 0.23 (`added_vocabulary.rs` `extract_and_normalize`) first cuts
 //! the raw text at its added tokens that are not normalized, leftmost and longest first, and then
 //! treats each part by itself: normalizer, normalized added tokens, pre-tokenizer, model. So the parts
-//! add up, and each such token is one. Two things break this: a token that swallows the blanks around
+//! add up, and each such token is one. Where there is no normalizer each part is cut at the normalized ones in the same way.
+//! Two things break this: a token that swallows the blanks around
 //! it or asks whether it stands in a word, and a pre-tokenizer that treats the first part differently.
 //! A tokenizer with either is not cut.
 //!
@@ -18,34 +19,36 @@
 //! `\s*[\r\n]+` comes before the other alternatives for blanks, and full-width punctuation after an
 //! ideograph begins one, as letters never hold punctuation behind them. NFC composes over none of these places.
 //!
-//! **Where nothing can merge.** Without a pre-tokenizer a whole part is merged at once (Gemma). The
-//! normalizer makes a blank `▁`; where no entry of the vocabulary has it after a character c, no merge
-//! reaches from c over a blank behind it, whatever stands around.
+//! **Where nothing can merge.** Without a pre-tokenizer a whole part is merged at once (Gemma): see [`super::pairs`].
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use serde_json::Value;
 
+use super::pairs::Pairs;
 use super::runs::Kinds;
 
 /// A tokenizer's places.
 #[derive(Debug)]
 pub struct Cuts {
+    /// Those that are cut out of the raw text.
     added: Option<AhoCorasick>,
+    /// Those that are cut out of what is left, where that is the normalized text.
+    normalized: Option<AhoCorasick>,
     within: Within,
     kinds: Kinds,
 }
 
 /// The places within a part.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 enum Within {
     /// None is known.
     Nowhere,
     /// Those of a known pattern; whether a newline before a letter is one.
     Patterns { newline: bool },
-    /// A blank after any but these.
-    Blanks { except: Vec<char> },
+    /// Between characters that no entry has side by side.
+    Pairs(Pairs),
 }
 
 /// The patterns whose places are known, as they stand in `tokenizer.json`, and whether a newline before a
@@ -71,9 +74,6 @@ const KNOWN: [&[&str]; 5] = [
     ],
 ];
 
-/// Characters after which a blank may merge, at most: with more it is no place worth looking for.
-const MOST_EXCEPTIONS: usize = 16;
-
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part<'t> {
@@ -88,12 +88,12 @@ pub struct Part<'t> {
 impl Cuts {
     /// Reads a `tokenizer.json` (`tokenizers` 0.23): its places, none where they are not certain.
     pub fn read(file: &Value) -> Self {
-        let added = added(file);
+        let (added, normalized) = (added(file, false), added(file, true).filter(|_| is_unchanged(file)));
         let within = within(file);
-        let kinds = kinds(file, matches!(within, Within::Blanks { .. }));
-        let cuts = Self { added, within, kinds };
+        let kinds = kinds(file, matches!(within, Within::Pairs(_)));
+        let cuts = Self { added, normalized, within, kinds };
         // A place within an added token that may stand in a part would cut it in two.
-        let whole = tokens_within(file, cuts.added.is_some())
+        let whole = tokens_within(file, cuts.added.is_some(), cuts.normalized.is_some())
             .is_some_and(|all| all.iter().all(|token| cuts.place(token, 1).is_none()));
         if whole { cuts } else { Self { within: Within::Nowhere, ..cuts } }
     }
@@ -102,42 +102,46 @@ impl Cuts {
     #[cfg(test)]
     pub const fn none() -> Self {
         let kinds = Kinds { cases: true, joiners: false, composed: true, anywhere: false };
-        Self { added: None, within: Within::Nowhere, kinds }
+        Self { added: None, normalized: None, within: Within::Nowhere, kinds }
     }
 
     /// Whether texts are cut at added tokens.
     pub const fn at_added(&self) -> bool {
-        self.added.is_some()
+        self.added.is_some() || self.normalized.is_some()
+    }
+
+    /// Between which characters nothing merges, where that is what places go by.
+    pub const fn pairs(&self) -> Option<&Pairs> {
+        if let Within::Pairs(pairs) = &self.within { Some(pairs) } else { None }
     }
 
     /// What the patterns keep in one pre-token, where there are places within a part: without any known place
     /// nothing says that a long part is a run.
     pub fn kinds(&self) -> Option<Kinds> {
-        (self.within != Within::Nowhere).then_some(self.kinds)
+        (!matches!(self.within, Within::Nowhere)).then_some(self.kinds)
     }
 
     /// The parts between the added tokens of `text`, from byte `from` on, which must follow a token or be 0.
     pub fn parts<'t>(&'t self, text: &'t str, from: usize) -> impl Iterator<Item = Part<'t>> {
         let mut at = from;
+        // The part up to the next token of the raw text: where it ends, where that token does, and whether one is there.
+        let mut raw: Option<(usize, usize, bool)> = None;
         let mut over = false;
         std::iter::from_fn(move || {
             if over {
                 return None;
             }
-            let input = Input::new(text).range(at..).anchored(Anchored::No);
-            let found: Option<Range<usize>> =
-                self.added.as_ref().and_then(|added| added.find(input)).map(|found| found.range());
+            let (stop, end, token) = *raw.get_or_insert_with(|| {
+                let found = next(self.added.as_ref(), text, at..text.len());
+                found.map_or((text.len(), text.len(), false), |found| (found.start, found.end, true))
+            });
             let start = at;
-            match found {
-                Some(found) => {
-                    at = found.end;
-                    Some(Part { text: &text[start..found.start], end: found.end, token: true })
-                }
-                None => {
-                    over = true;
-                    Some(Part { text: &text[start..], end: text.len(), token: false })
-                }
+            if let Some(found) = next(self.normalized.as_ref(), text, at..stop) {
+                at = found.end;
+                return Some(Part { text: &text[start..found.start], end: found.end, token: true });
             }
+            (at, raw, over) = (end, None, !token);
+            Some(Part { text: &text[start..stop], end, token })
         })
     }
 
@@ -147,14 +151,7 @@ impl Cuts {
         let mut at = least.max(1);
         match &self.within {
             Within::Nowhere => None,
-            Within::Blanks { except } => loop {
-                at += memchr::memchr(b' ', bytes.get(at..)?)?;
-                let before = text[..at].chars().next_back()?;
-                if !before.is_whitespace() && before != '▁' && !except.contains(&before) {
-                    return Some(at);
-                }
-                at += 1;
-            },
+            Within::Pairs(pairs) => pairs.place(text, at),
             Within::Patterns { newline } => loop {
                 let (after, before) = (*bytes.get(at)?, bytes[at - 1]);
                 let place = match after {
@@ -195,27 +192,38 @@ fn blank_before(text: &str, at: usize) -> bool {
     text[..at].ends_with(|c: char| c.is_whitespace() || c == '\u{180E}' || c == '\u{FEFF}')
 }
 
-/// The automaton of the added tokens at which texts are cut.
-fn added(file: &Value) -> Option<AhoCorasick> {
+/// The first of the tokens in a range of `text`, leftmost and longest.
+fn next(tokens: Option<&AhoCorasick>, text: &str, range: Range<usize>) -> Option<Range<usize>> {
+    let input = Input::new(text).range(range).anchored(Anchored::No);
+    tokens?.find(input).map(|found| found.range())
+}
+
+/// The automaton of the added tokens, of those that are normalized or of the others, at which texts are cut.
+fn added(file: &Value, normalized: bool) -> Option<AhoCorasick> {
     let entries = file.get("added_tokens")?.as_array()?;
     let flag = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_bool).unwrap_or(false);
-    let raw: Vec<&Value> = entries.iter().filter(|entry| !flag(entry, "normalized")).collect();
-    let touches = |entry: &&Value| ["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name));
-    if raw.is_empty() || raw.iter().any(touches) || !each_part_alone(file) {
+    let all: Vec<&Value> = entries.iter().filter(|entry| flag(entry, "normalized") == normalized).collect();
+    let touches = |entry: &Value| ["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name));
+    if all.is_empty() || entries.iter().any(touches) || !each_part_alone(file) {
         return None;
     }
     let contents: Option<Vec<&str>> =
-        raw.iter().map(|entry| entry.get("content")?.as_str().filter(|text| !text.is_empty())).collect();
+        all.iter().map(|entry| entry.get("content")?.as_str().filter(|text| !text.is_empty())).collect();
     AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents?).ok()
 }
 
+/// Whether there is no normalizer.
+fn is_unchanged(file: &Value) -> bool {
+    steps(file, "normalizer", "normalizers").is_some_and(|steps| steps.is_empty())
+}
+
 /// The added tokens that may stand within a part; `None` where one reaches beyond itself.
-fn tokens_within(file: &Value, cut_at_raw: bool) -> Option<Vec<&str>> {
+fn tokens_within(file: &Value, cut_at_raw: bool, cut_at_normalized: bool) -> Option<Vec<&str>> {
     let entries = file.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let flag = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_bool).unwrap_or(false);
     entries
         .iter()
-        .filter(|entry| !cut_at_raw || flag(entry, "normalized"))
+        .filter(|entry| if flag(entry, "normalized") { !cut_at_normalized } else { !cut_at_raw })
         .map(|entry| {
             let touches = ["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name));
             entry.get("content")?.as_str().filter(|text| !touches && !text.contains(char::is_whitespace))
@@ -269,7 +277,7 @@ fn kind(step: &Value) -> &str {
 }
 
 fn within(file: &Value) -> Within {
-    patterns(file).or_else(|| blanks(file)).unwrap_or(Within::Nowhere)
+    patterns(file).or_else(|| pairs(file)).unwrap_or(Within::Nowhere)
 }
 
 /// Known patterns before byte-level BPE, the text unchanged or composed.
@@ -300,8 +308,8 @@ fn regex(step: &Value) -> Option<&str> {
     step.get("pattern")?.get("Regex")?.as_str().filter(|_| whole && kind(step) == "Split")
 }
 
-/// No pre-tokenizer that matters, and a vocabulary in which `▁` follows few characters.
-fn blanks(file: &Value) -> Option<Within> {
+/// No pre-tokenizer that matters before BPE, blanks written as `▁`.
+fn pairs(file: &Value) -> Option<Within> {
     let normalizer = file.get("normalizer")?;
     let replaced = normalizer.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
     if kind(normalizer) != "Replace"
@@ -318,19 +326,7 @@ fn blanks(file: &Value) -> Option<Within> {
     if !steps.iter().all(never) {
         return None;
     }
-    let mut except: Vec<char> = Vec::new();
-    for entry in file.get("model")?.get("vocab")?.as_object()?.keys() {
-        for (at, _) in entry.match_indices('▁').filter(|(at, _)| *at > 0) {
-            let before = entry[..at].chars().next_back()?;
-            if before != '▁' && !except.contains(&before) {
-                except.push(before);
-            }
-        }
-        if except.len() > MOST_EXCEPTIONS {
-            return None;
-        }
-    }
-    Some(Within::Blanks { except })
+    Pairs::read(file).map(Within::Pairs)
 }
 
 #[cfg(test)]
@@ -340,6 +336,7 @@ mod tests {
 
     fn cl100k() -> Value {
         json!({
+            "normalizer": {"type": "NFC"},
             "added_tokens": [{"content": "<|a|>"}, {"content": "<|a|>b"}, {"content": "[]", "normalized": true}],
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": KNOWN[0][0]}, "behavior": "Isolated", "invert": false},
@@ -358,6 +355,25 @@ mod tests {
         let later: Vec<_> = cuts.parts("one<|a|>b two<|a|>[]", 9).collect();
         assert_eq!(later, parts[1..]);
         assert_eq!(Cuts::none().parts("a<|a|>", 0).count(), 1);
+    }
+
+    #[test]
+    fn without_a_normalizer_what_is_left_is_cut_at_the_normalized_tokens() {
+        let mut file = cl100k();
+        file["normalizer"] = json!({"type": "Sequence", "normalizers": []});
+        // A place within it is none: it is cut out before.
+        file["added_tokens"][2]["content"] = json!("<|a");
+        let cuts = Cuts::read(&file);
+        assert!(cuts.kinds().is_some());
+        let parts: Vec<_> = cuts.parts("x<|a<|a|>b<|ay", 0).collect();
+        let part = |text, end, token| Part { text, end, token };
+        assert_eq!(
+            parts,
+            [part("x", 4, true), part("", 10, true), part("", 13, true), part("y", 14, false)],
+            "those of the raw text first"
+        );
+        let later: Vec<_> = cuts.parts("x<|a<|a|>b<|ay", 4).collect();
+        assert_eq!(later, parts[1..]);
     }
 
     #[test]
@@ -414,17 +430,16 @@ mod tests {
 
     #[test]
     fn without_a_pre_tokenizer_the_vocabulary_says_where_nothing_merges() {
-        let gemma = |vocab: Value| {
+        let gemma = |replaced: &str| {
             Cuts::read(&json!({
-                "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+                "normalizer": {"type": "Replace", "pattern": {"String": replaced}, "content": "▁"},
                 "pre_tokenizer": null,
-                "model": {"vocab": vocab},
+                "model": {"type": "BPE", "vocab": {"▁a": 0, ">▁</": 1, "▁▁": 2}},
             }))
         };
-        let cuts = gemma(json!({"▁a": 0, ">▁</": 1, "▁▁": 2}));
-        assert_eq!(cuts.place("a> b c", 1), Some(4));
-        assert_eq!(cuts.place("a  b", 2), None);
-        let many: serde_json::Map<_, _> = ('a'..='z').map(|c| (format!("{c}▁"), json!(1))).collect();
-        assert!(gemma(many.into()).kinds().is_none());
+        let cuts = gemma(" ");
+        assert_eq!((cuts.place("a> b c", 2), cuts.place("a> b c", 3)), (Some(3), Some(3)));
+        assert_eq!(cuts.place("a  b", 2), Some(3));
+        assert!(gemma("x").kinds().is_none());
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Settings;
+use super::{Encoder, Settings};
 
 /// No tokenizer was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +36,30 @@ impl fmt::Display for NotFound {
 /// [`NotFound`] names every place looked at.
 pub fn find(settings: &Settings, root: Option<&str>) -> Result<PathBuf, NotFound> {
     find_in(settings, root, &hubs(|name| env::var_os(name).map(PathBuf::from)))
+}
+
+/// Loads the tokenizer that the settings name, with their chat template; nothing where they name none. Blocking, as
+/// [`Encoder::load`].
+///
+/// # Errors
+/// The key, the path and why it cannot be used.
+pub fn configured(settings: &Settings) -> Result<Option<Encoder>, String> {
+    let template = settings.chat_template.as_deref();
+    if let Some(file) = template
+        && let Err(error) = fs::read_to_string(file)
+    {
+        return Err(format!("tokens.chat_template = {}: {error}", file.display()));
+    }
+    let Some(path) = &settings.tokenizer else { return Ok(None) };
+    let wrong = |why: String| format!("tokens.tokenizer = {}: {why}", path.display());
+    find(settings, None).map_err(|_| {
+        wrong(
+            if path.exists() { "there is no tokenizer.json in it" } else { "there is no such path" }
+                .to_owned(),
+        )
+    })?;
+    let encoder = Encoder::load(path, template).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(encoder.with_options(settings.into())))
 }
 
 /// The caches that the environment names, in the order in which they are looked at.
@@ -122,6 +146,34 @@ mod tests {
     fn put(path: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "{}").unwrap();
+    }
+
+    #[test]
+    fn a_configured_tokenizer_that_cannot_be_used_is_named_with_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |tokenizer: Option<&Path>, chat_template: Option<&Path>| {
+            let path = |path: Option<&Path>| path.map(Path::to_owned);
+            let settings = Settings {
+                tokenizer: path(tokenizer),
+                chat_template: path(chat_template),
+                ..Settings::default()
+            };
+            configured(&settings).map(|encoder| encoder.is_some())
+        };
+        assert_eq!(with(None, None), Ok(false));
+        let missing = folder.path().join("missing");
+        let says = |error: Result<bool, String>, key: &str, path: &Path| {
+            let error = error.unwrap_err();
+            assert!(error.starts_with(&format!("{key} = {}: ", path.display())), "{error}");
+        };
+        says(with(Some(&missing), None), "tokens.tokenizer", &missing);
+        says(with(Some(folder.path()), None), "tokens.tokenizer", folder.path());
+        says(with(None, Some(&missing)), "tokens.chat_template", &missing);
+        std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+        says(with(Some(folder.path()), None), "tokens.tokenizer", folder.path());
+        let good = include_bytes!("../sim/tokenizer/tokenizer.json");
+        std::fs::write(folder.path().join("tokenizer.json"), good).unwrap();
+        assert_eq!(with(Some(folder.path()), None), Ok(true));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Counts a read request with the model's own tokenizer and chat template.
 
+mod bound;
+
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::bounds::Longest;
 use super::files::{Files, LoadError};
 use super::images::{ImageCost, Vision};
 use super::settings::{ContentFormat, Settings};
@@ -53,7 +54,6 @@ impl From<&Settings> for Options {
 #[derive(Debug)]
 pub struct Encoder {
     tokenizer: Tokenizer,
-    longest: Option<Longest>,
     templates: Templates,
     special_tokens: Map<String, Value>,
     options: Options,
@@ -106,19 +106,9 @@ impl Encoder {
         let (special_tokens, renderer) = (files.special_tokens(), files.renderer);
         let mut templates = Templates::new(files.templates.iter().cloned());
         let tokenizer = Tokenizer::load(&files.tokenizer_json)?;
-        let entries = tokenizer.backend().reference().get_vocab(true);
-        let chars = entries.keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
         let options = Options::from(&Settings::default());
         templates.set_fuel(options.template_fuel);
-        Ok(Self {
-            longest: Longest::read(files.tokenizer_json.as_slice(), chars),
-            special_tokens,
-            templates,
-            tokenizer,
-            options,
-            vision: None,
-            renderer,
-        })
+        Ok(Self { special_tokens, templates, tokenizer, options, vision: None, renderer })
     }
 
     /// Sets what of the settings it obeys.
@@ -312,7 +302,7 @@ impl Encoder {
         truncate: Option<i64>,
         limit: Option<Tokens>,
     ) -> Result<Count, CountError> {
-        let exceeds = |most: u64| self.longest.is_some_and(|longest| longest.exceeds(text, most));
+        let exceeds = |most: u64| self.tokenizer.exceeds(text, most);
         let kept = truncate.and_then(|keep| u64::try_from(keep).ok());
         if let Some(kept) = kept.filter(|kept| exceeds(*kept)) {
             return Ok(Count::exact(Tokens(kept)));

@@ -73,7 +73,8 @@ impl Lengths {
         Self(lengths)
     }
 
-    fn of(&self, id: u32) -> usize {
+    /// Bytes of one; 0 for none that is known.
+    pub fn of(&self, id: u32) -> usize {
         self.0.get(id as usize).copied().unwrap_or(0).into()
     }
 }

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::backend::Backend;
+use super::bounds::{File, Longest};
 use super::count::CountError;
 use super::cuts::{Cuts, Part};
 use super::files::LoadError;
 use super::runs::{self, CHUNK};
 use super::segments::{Growing, Segments};
+use super::upper::Upper;
 
 /// Texts from this many bytes on are looked up by their beginnings.
 const LOOK_UP_FROM: usize = 2048;
@@ -55,6 +58,8 @@ pub struct Tokenizer {
     backend: Backend,
     cuts: Cuts,
     segments: Option<Segments>,
+    longest: Option<Longest>,
+    upper: Option<Upper>,
     /// Tokens that the post-processor puts around a text.
     around: u64,
 }
@@ -71,10 +76,28 @@ impl Tokenizer {
         };
         let file: Value = serde_json::from_slice(json).map_err(invalid)?;
         let cuts = Cuts::read(&file);
+        let parts = File::deserialize(&file).ok();
         let backend = Backend::load(json, file)?;
         let length = |special| backend.reference_ids("a", special).map_or(0, |ids| ids.len() as u64);
         let around = length(true).saturating_sub(length(false));
-        Ok(Self { backend, cuts, segments: None, around })
+        let is_entry = |entry: &str| backend.reference().token_to_id(entry).is_some();
+        let upper = parts.as_ref().and_then(|parts| Upper::of(parts, around, &is_entry));
+        let entries = backend.reference().get_vocab(true);
+        let chars = entries.keys().map(|entry| entry.chars().count()).max().unwrap_or(1);
+        let longest = parts.as_ref().and_then(|parts| Longest::of(parts, chars));
+        Ok(Self { backend, cuts, segments: None, longest, upper, around })
+    }
+
+    /// Whether a text certainly has more than `limit` tokens, told from its characters alone.
+    #[must_use]
+    pub fn exceeds(&self, text: &str, limit: u64) -> bool {
+        self.longest.is_some_and(|longest| longest.exceeds(text, limit))
+    }
+
+    /// How many tokens a text has at most, told from its bytes alone; `None` where that is not known.
+    #[must_use]
+    pub fn at_most(&self, text: &str, special: bool) -> Option<u64> {
+        Some(self.upper?.tokens(text, special))
     }
 
     /// Remembers counts of texts, so many entries at most; 0: none.
@@ -184,7 +207,10 @@ impl Tally<'_> {
             // Without any known place nothing says that it is a run.
             let run = self.of.cuts.kinds().filter(|_| piece.len() >= 2 * CHUNK);
             self.in_time(piece)?;
-            self.tokens += self.of.backend.count(piece, run)?;
+            self.tokens += match self.of.cuts.pairs().filter(|_| run.is_none()) {
+                Some(pairs) => self.of.backend.count_words(piece, pairs)?,
+                None => self.of.backend.count(piece, run)?,
+            };
             if after.is_empty() {
                 return Ok(true);
             }

@@ -356,7 +356,7 @@ async fn many_at_once_are_all_served_without_a_preemption() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_that_takes_too_long_to_count_is_refused_and_not_sent() {
-    let vast = sim::Settings { pool_tokens: 20_000_000, max_model_len: 10_000_000, ..small() };
+    let vast = sim::Settings { pool_tokens: 20_000_000, max_model_len: 2_000_000, ..small() };
     let (sim, gate) = simulated(vast, |c| {
         c.tokens.max_count_seconds = 0.01;
         c.proxy.max_body_bytes = 16 << 20;
@@ -369,4 +369,28 @@ async fn a_prompt_that_takes_too_long_to_count_is_refused_and_not_sent() {
     assert!(answer.text().contains("tokens.max_count_seconds"), "{}", answer.text());
     assert_eq!(gate.ask(completion(&json!({"prompt": "Hi", "max_tokens": 1}))).await.status, 200);
     assert_eq!(sim.stats().prompts_seen.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_cannot_be_counted_in_time_is_sent_where_its_bytes_are_within_every_limit() {
+    let mut engine = Engine::start().await;
+    engine.face(|face| (face.context, face.blocks) = (5_000_000, 400_000));
+    let gate = Gate::ready_before(engine.url(), |c| {
+        c.tokens.max_count_seconds = 0.01;
+        c.proxy.max_body_bytes = 16 << 20;
+        c.admit.length.max_prompt_tokens = std::num::NonZeroU64::new((4 << 20) + 16);
+    })
+    .await;
+    let prompt = |bytes: usize| completion(&json!({"prompt": "x".repeat(bytes), "max_tokens": 1}));
+    let answer = gate.ask(prompt((4 << 20) + 17)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "request_too_large"));
+    let mut client = sent(&gate, prompt(4 << 20)).await;
+    let exchange = engine.next().await;
+    let inflight = gate.admin_json("/api/v1/inflight").await;
+    let request = &inflight["requests"][0];
+    assert_eq!(request["prompt_tokens"], Value::Null, "a bound is no count");
+    let reserved = request["reserved_tokens"].as_u64().unwrap();
+    assert!((1..=(1 << 20) + 100).contains(&reserved), "four bytes a token: {reserved}");
+    exchange.json(200, &json!({})).await;
+    assert_eq!(client.answer().await.status, 200);
 }

@@ -86,6 +86,51 @@ async fn a_tenant_that_has_used_up_its_share_is_told_and_others_are_counted() {
     assert_eq!(counter.count(&read, None, "modest").await.unwrap().certain, Certainty::Exact);
 }
 
+#[tokio::test]
+async fn what_cannot_be_counted_now_is_bounded_by_its_bytes() {
+    let counter = Counter::new(&Settings { inline_bytes: 0, ..Settings::default() });
+    let read = reading(r#"{"prompt": ["a few words", "two"], "add_special_tokens": false}"#);
+    assert_eq!(counter.bound(&read, "t").await, None, "no tokenizer");
+    let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
+    counter.use_encoder(
+        Arc::new(Encoder::from_parts(json, None, Some("{{ messages[0].content }}{{ 'xy' }}")).unwrap()),
+        String::new(),
+    );
+    let bound = counter.bound(&read, "t").await.unwrap();
+    assert_eq!((bound.total, bound.longest), (Tokens(14), Tokens(11)));
+    assert_eq!(bound.certain, Certainty::AtMost { likely: Tokens(3 + 1) }, "four bytes a token");
+    let chat = |body: &str| Arc::new(dialect::read(Api::Chat, body.as_bytes()).unwrap());
+    let words = chat(r#"{"messages": [{"role": "user", "content": "words"}]}"#);
+    assert_eq!(counter.bound(&words, "t").await.unwrap().total, Tokens(7), "what the template adds is in it");
+    let picture =
+        r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}"#;
+    assert_eq!(counter.bound(&chat(picture), "t").await, None, "the engine sees more than text");
+    let own = chat(r#"{"messages": [{"role": "user", "content": "words"}], "chat_template": "{{ 1 }}"}"#);
+    assert_eq!(counter.bound(&own, "t").await, None);
+    assert!(counter.allowance().wait(number("t"), Instant::now()).is_none());
+    (0..3).for_each(|_| counter.truth().compared(Api::Completions, 1, 2, "id"));
+    assert_eq!(counter.bound(&read, "t").await, None, "our counts are not the engine's");
+}
+
+#[tokio::test]
+async fn what_is_usual_is_learned_from_exact_counts() {
+    let counter = Counter::new(&Settings { inline_bytes: 0, ..Settings::default() });
+    let json = include_bytes!("../../sim/tokenizer/tokenizer.json");
+    counter.use_encoder(Arc::new(Encoder::from_parts(json, None, None).unwrap()), String::new());
+    let digits = reading(&format!("{{\"prompt\": \"{}\"}}", "7 ".repeat(2000)));
+    let before = counter.guess(&digits.prompt).unwrap();
+    for _ in 0..200 {
+        counter.count(&digits, None, "t").await.unwrap();
+    }
+    let (after, exact) =
+        (counter.guess(&digits.prompt).unwrap(), counter.count(&digits, None, "t").await.unwrap());
+    assert!(
+        before.get() < 1100 && after.get().abs_diff(exact.total.get()) * 3 < exact.total.get(),
+        "{before} {after}"
+    );
+    assert_eq!(counter.guess(&Prompt::Unread { why: "x" }), None);
+}
+
 #[test]
 fn a_conversation_goes_to_tokenize_with_all_that_changes_its_count() {
     let body = r#"{"messages": [{"role": "user", "content": "x"}], "tools": [{"a": 1}], "documents": [{"t": "d"}],

@@ -1,5 +1,8 @@
 //! An image as a request names it, and what it costs.
 
+use super::data_url::Bytes;
+use super::header;
+
 /// Width and height in pixels, neither zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
@@ -30,6 +33,17 @@ pub enum ImageRef<'a> {
     Url(&'a str),
     /// The request names an image without showing it (by its `uuid` in the engine's cache).
     Unseen,
+}
+
+impl ImageRef<'_> {
+    /// Its size as stored, from the header of an image that the URL itself holds. Bounded, whatever the bytes are.
+    #[must_use]
+    pub fn size(self) -> Option<Size> {
+        match self {
+            Self::Url(url) => Some(header::read(Bytes::of_url(url)?)?.size),
+            Self::Unseen => None,
+        }
+    }
 }
 
 /// What one image costs.

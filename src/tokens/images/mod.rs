@@ -37,6 +37,7 @@ mod header;
 mod vision;
 
 pub use cost::{ImageCost, ImageRef, Size};
+pub(super) use data_url::Bytes;
 pub use family::Family;
 pub use files::VisionError;
 pub use vision::{Vision, WithImages};

@@ -156,11 +156,20 @@ fn differs(tokenizer: &Tokenizer, text: &str, special: bool) -> Option<String> {
     let wanted = tokenizer.backend.reference_ids(text, special).unwrap();
     let count = tokenizer.count(text, special, &Extent::WHOLE).unwrap();
     let ids = tokenizer.backend.ids(text, special).unwrap();
-    if (count.tokens, count.whole) == (wanted.len() as u64, true) && ids == wanted {
+    let most = tokenizer.at_most(text, special).unwrap_or(u64::MAX);
+    if (count.tokens, count.whole) == (wanted.len() as u64, true)
+        && ids == wanted
+        && most >= wanted.len() as u64
+    {
         return None;
     }
     let shown: String = text.chars().take(120).collect();
-    Some(format!("{} tokens, counted {}, {} ids: {shown:?}", wanted.len(), count.tokens, ids.len()))
+    Some(format!(
+        "{} tokens, counted {}, {} ids, at most {most}: {shown:?}",
+        wanted.len(),
+        count.tokens,
+        ids.len()
+    ))
 }
 
 proptest! {
@@ -189,6 +198,86 @@ proptest! {
         } else {
             prop_assert!(enough <= counted.tokens && counted.tokens <= whole);
         }
+    }
+}
+
+/// Files of one form each, with the vocabulary of the bytes and few merges: many tokens for each byte.
+fn with_few_merges() -> Vec<(&'static str, Tokenizer)> {
+    let byte_level: Vec<String> = ('!'..='~')
+        .chain('¡'..='¬')
+        .chain('®'..='ÿ')
+        .chain((256..324).filter_map(char::from_u32))
+        .map(String::from)
+        .collect();
+    let fallback: Vec<String> = (0..256)
+        .map(|byte| format!("<0x{byte:02X}>"))
+        .chain(["▁", "a", "b", "é"].map(String::from))
+        .collect();
+    let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let bytes = |prefix: bool| serde_json::json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": false, "use_regex": true});
+    let form = |kind: &str| serde_json::json!({ "type": kind });
+    let cases = [
+        ("bytes", &byte_level, Value::Null, bytes(false)),
+        ("a blank before", &byte_level, Value::Null, bytes(true)),
+        ("NFC", &byte_level, form("NFC"), bytes(false)),
+        ("NFKC", &byte_level, form("NFKC"), bytes(false)),
+        ("NFD", &byte_level, form("NFD"), bytes(false)),
+        ("NFKD", &byte_level, form("NFKD"), bytes(false)),
+        ("small letters", &byte_level, form("Lowercase"), bytes(false)),
+        ("fallback", &fallback, spaces.clone(), Value::Null),
+        ("fallback, composed", &fallback, form("NFC"), Value::Null),
+        (
+            "prepended",
+            &fallback,
+            serde_json::json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, spaces]}),
+            Value::Null,
+        ),
+        (
+            "no entry",
+            &fallback,
+            serde_json::json!({"type": "Replace", "pattern": {"String": "b"}, "content": "▂▂"}),
+            Value::Null,
+        ),
+    ];
+    cases
+        .into_iter()
+        .map(|(name, entries, normalizer, pre_tokenizer)| {
+            let vocab: serde_json::Map<String, Value> =
+                entries.iter().enumerate().map(|(id, entry)| (entry.clone(), id.into())).collect();
+            let file = serde_json::json!({
+                "version": "1.0", "truncation": null, "padding": null,
+                "added_tokens": [{"id": entries.len(), "content": "<s>", "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false, "special": true}],
+                "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": null, "decoder": null,
+                "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                    "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true, "vocab": vocab,
+                    "merges": []},
+            });
+            (name, Tokenizer::load(file.to_string().as_bytes()).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn no_text_has_more_tokens_than_its_bytes_allow() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let added = ["<s>".to_owned()];
+    for (name, tokenizer) in with_few_merges() {
+        let mut reached = 0.0_f64;
+        for number in 0..2000 {
+            let made = match number % 4 {
+                0 => text(&mut random, &added, 100),
+                1 => "ab é<s>".chars().map(|c| String::from(c).repeat(random.usize(0..5))).collect(),
+                2 => (0..20).filter_map(|_| char::from_u32(random.u32(0..0x3_0000))).collect(),
+                _ => ["\u{344}", "\u{fdfa}", "\u{390}", "\u{1d160}", "b", "Ⱥ", "<s>", ""][number / 4 % 8]
+                    .repeat(number % 9),
+            };
+            let most = tokenizer.at_most(&made, false).unwrap();
+            let true_count = tokenizer.backend.reference_ids(&made, false).unwrap().len() as u64;
+            assert!(true_count <= most, "{name}: {true_count} tokens, bound {most}: {made:?}");
+            reached = reached.max(true_count as f64 / most as f64);
+        }
+        assert!(reached > 0.6, "{name}: no text comes near its bound: {reached}");
     }
 }
 
@@ -248,8 +337,9 @@ fn real_tokenizers_are_counted_as_the_reference_counts() {
             }
         }
         let path = tokenizer.backend.path();
+        let bound = tokenizer.at_most("a\u{344} ", false);
         eprintln!(
-            "{name:12} {path:?} corners by the reference: {}: {strings} strings, {in_chunks} long, {wrong} wrong",
+            "{name:12} {path:?} bound of 4 bytes: {bound:?} corners by the reference: {}: {strings} strings, {in_chunks} long, {wrong} wrong",
             tokenizer.backend.corners()
         );
     }
