@@ -86,6 +86,10 @@ pub fn run(cells: &[Cell], seeds: Seeds) -> Vec<Scores> {
             let mut score = cells[cell].run(seed);
             score.cost = begun.elapsed().as_secs_f64();
             done.lock().unwrap()[place] = Some(score);
+            // Long series say how far they are.
+            if jobs.len() > 100 && (place + 1) % (jobs.len() / 10) == 0 {
+                eprintln!("{} of {}", place + 1, jobs.len());
+            }
         }
     };
     let threads = std::thread::available_parallelism().map_or(2, usize::from);

@@ -16,9 +16,6 @@ use super::refusal::Refusal;
 use super::scheduler::Scheduler;
 use super::shared::{Shared, Tally, lock};
 
-/// What a step that came late may be behind before it is given up to catch up.
-const LATE: Duration = Duration::from_millis(50);
-
 /// One sequence to be produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -142,7 +139,8 @@ impl Core {
 
     /// Makes steps until the core dies. Cancel-safe: cancelling it is the death of the process.
     pub async fn run(self: Arc<Self>) {
-        // When the step before was due: steps follow each other at their own pace, however coarse the timer is.
+        // When the step before was due: steps follow each other at their own pace, however coarse the timer is. One that
+        // is late catches up by half of the next at most, so that each is waited for and its tokens are seen.
         let mut due = None;
         while !self.is_dead() {
             match self.plan() {
@@ -153,7 +151,8 @@ impl Core {
                 Plan::Again => {}
                 Plan::Step(batch, time) => {
                     let now = Instant::now();
-                    let begins = due.map_or(now, |due: Instant| due.max(now - LATE));
+                    let begins =
+                        due.map_or(now, |due: Instant| due.max(now.checked_sub(time / 2).unwrap_or(now)));
                     due = Some(begins + time);
                     tokio::time::sleep_until(begins + time).await;
                     self.complete(&batch);
