@@ -87,7 +87,7 @@ pub fn run(cells: &[Cell], seeds: Seeds) -> Vec<Scores> {
             score.cost = begun.elapsed().as_secs_f64();
             done.lock().unwrap()[place] = Some(score);
             // Long series say how far they are.
-            if jobs.len() > 100 && (place + 1) % (jobs.len() / 10) == 0 {
+            if jobs.len() > 100 && (place + 1).is_multiple_of(jobs.len() / 10) {
                 eprintln!("{} of {}", place + 1, jobs.len());
             }
         }
