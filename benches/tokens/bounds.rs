@@ -1,7 +1,7 @@
 //! Which share of real prompts the bounds decide, without tokenizing: those certainly within a context length, told
 //! from their bytes, and those certainly over it.
 //!
-//! The lengths are those of production traces (`prompt_lengths.txt` says which), which give tokens only. A prompt of n
+//! The lengths are those of production traces (`benches/overload/trace.csv` says which), which give tokens only. A prompt of n
 //! tokens is taken to be so many bytes of the documents (conversations) or the source code (code) of the other parts
 //! of this benchmark as have n tokens on average by the tokenizer at hand.
 
@@ -9,14 +9,18 @@ use kvgate::tokens::{Extent, Tokenizer};
 
 use super::corpora::Corpora;
 
-const LENGTHS: &str = include_str!("prompt_lengths.txt");
+const TRACE: &str = include_str!("../overload/trace.csv");
+/// So many quantiles of a trace stand for it.
+const QUANTILES: usize = 1000;
 
 /// Name of a trace, its corpus, its lengths.
 fn traces() -> impl Iterator<Item = (&'static str, &'static str, Vec<u64>)> {
-    LENGTHS.lines().filter(|line| !line.starts_with('#')).map(|line| {
-        let mut words = line.split(' ');
-        let name = words.next().unwrap();
-        (name, if name == "code" { "code" } else { "english" }, words.map(|n| n.parse().unwrap()).collect())
+    [("conv", "english"), ("code", "code"), ("long", "english")].into_iter().map(|(name, corpus)| {
+        let lines = TRACE.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let mut lengths: Vec<u64> =
+            lines.filter(|line| line[0] == name).map(|line| line[2].parse().unwrap()).collect();
+        lengths.sort_unstable();
+        (name, corpus, lengths.iter().step_by((lengths.len() / QUANTILES).max(1)).copied().collect())
     })
 }
 

@@ -315,18 +315,13 @@ impl Admission {
     }
 
     pub(super) fn candidate(&self, id: u64, ask: &Ask) -> Candidate {
-        let sequences = ask.sequences.max(1);
-        // The prompt of one sequence: the longest is an upper bound of the mean over prompts.
-        let prompt = if sequences == 1 { ask.prompt.max(ask.longest) } else { ask.longest };
         // The rules to compare with know no tenants.
-        let own = self.gates.policy == Policy::Kvgate;
-        let (tenant, priority) = if own {
-            (ask.tenant, self.gates.priority(ask.tenant, ask.priority))
-        } else {
-            (0, Priority::Interactive)
-        };
-        let kind = Kind { tenant, prompt: prompt.get(), cap: ask.max_output };
-        self.books.candidate(id, kind, (sequences, ask.stream, priority))
+        if self.gates.policy != Policy::Kvgate {
+            let kind = Kind { tenant: 0, ..ask.kind() };
+            return self.books.candidate(id, kind, (ask.sequences, ask.stream, Priority::Interactive));
+        }
+        let priority = self.gates.priority(ask.tenant, ask.priority);
+        self.books.candidate(id, ask.kind(), (ask.sequences, ask.stream, priority))
     }
 
     /// Whether the gate is open at all.

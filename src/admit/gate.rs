@@ -135,10 +135,6 @@ impl Gate {
         let mut state = self.lock();
         state.tickets += 1;
         let id = state.tickets;
-        // Who waits has been there longer: room that has come up meanwhile is theirs.
-        if state.admission.queued() > 0 {
-            self.advance(&mut state, now);
-        }
         let arrival = state.admission.arrive(id, ask, now);
         let mut waker = None;
         match (&arrival, mode) {
@@ -153,7 +149,7 @@ impl Gate {
         }
         let queued = matches!(arrival, Arrival::Queued);
         if queued {
-            // Its tenant may have had less than those before it.
+            // Room may have come up meanwhile, and its tenant may have had less than those before it.
             self.advance(&mut state, now);
         }
         self.told(state);

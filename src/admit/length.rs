@@ -137,7 +137,7 @@ mod tests {
         assert!(guarded(Tokens(99), &count(Certainty::Unknown)).is_ok());
         for certain in [Certainty::Exact, Certainty::AtLeast] {
             let why = guarded(Tokens(99), &count(certain)).unwrap_err();
-            assert!(why.to_string().contains("learned from a crash"), "{why}");
+            assert!(why.to_string().contains("(learned limit)"), "{why}");
         }
     }
 

@@ -7,7 +7,8 @@
 //!
 //! The decision is apart from the mechanism. [`decide`] says by the [`Books`] alone whether a
 //! request fits; [`Admission`] is queue, books and forecast as one state machine with time handed
-//! in; [`Gate`] puts it behind a lock, with wakers and [`Permit`]s. Everything up to [`Gate`] runs
+//! in, with the order of the queue by each tenant's share and the gates for prefill and latency beside
+//! the one for room; [`Gate`] puts it behind a lock, with wakers and [`Permit`]s. Everything up to [`Gate`] runs
 //! in virtual time, against a simulated engine, in `tests/`.
 
 mod admission;

@@ -23,8 +23,7 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(gate: Gate, id: Option<u64>, ask: &Ask, waited: Duration) -> Self {
         let reserved = gate.reserves(ask);
-        let kind = Kind { tenant: ask.tenant, prompt: ask.longest.get(), cap: ask.max_output };
-        Self { gate, id, kind, sequences: ask.sequences.max(1), reserved, waited }
+        Self { gate, id, kind: ask.kind(), sequences: ask.sequences.max(1), reserved, waited }
     }
 
     pub(super) const fn id(&self) -> Option<u64> {

@@ -15,7 +15,7 @@ pub enum LimitSource {
     Configured,
     /// The profile file, for this request's class.
     Profiled,
-    /// A death of the engine: longer ones were in prefill then, and none as long had passed before.
+    /// A death of the engine: longer prompts were in prefill then, and none as long had passed before.
     Learned,
 }
 
@@ -27,7 +27,7 @@ impl LimitSource {
             Self::Engine => "engine",
             Self::Configured => "configured",
             Self::Profiled => "profiled",
-            Self::Learned => "learned from a crash:",
+            Self::Learned => "learned",
         }
     }
 }

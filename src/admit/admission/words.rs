@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::admit::predict::Kind;
 use crate::admit::rejection::Rejection;
 use crate::request::{Priority, Tokens};
 
@@ -28,6 +29,16 @@ pub struct Ask {
     pub tenant: u64,
     /// Whether somebody waits for it.
     pub priority: Priority,
+}
+
+impl Ask {
+    /// What tells how long its answers will be. The prompt is that of one sequence: the longest is an upper
+    /// bound of the mean over prompts.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        let prompt = if self.sequences <= 1 { self.prompt.max(self.longest) } else { self.longest };
+        Kind { tenant: self.tenant, prompt: prompt.get(), cap: self.max_output }
+    }
 }
 
 /// The answer to an arrival.

@@ -299,7 +299,9 @@ impl Books {
 
     /// Tokens that each sequence of a flight has generated: at least, at most.
     fn progress(&self, flight: &Flight, now: Instant) -> (u64, u64) {
-        let total = flight.asked.plan.max(flight.generated);
+        // A plan that is a bound is not outlived; one that is a draw is, by some.
+        let bound = if flight.asked.doubt { MOST_TOKENS } else { flight.asked.plan };
+        let total = flight.asked.kind.cap.map_or(bound, |cap| bound.min(cap.get())).max(flight.generated);
         if flight.asked.stream {
             let ahead = if flight.first.is_some() { self.settings.slack_steps } else { 0 };
             return (flight.generated, (flight.generated + ahead).min(total));
@@ -314,7 +316,14 @@ impl Books {
     /// The job that a flight still is; for a forecast it ends when it likely does.
     pub(super) fn job(&self, flight: &Flight, now: Instant, likely: bool) -> Job {
         let (least, most) = self.progress(flight, now);
-        let asked = &flight.asked;
+        let mut asked = flight.asked;
+        if asked.doubt && !asked.stream && self.pace.step(now).is_none() {
+            // Nobody knows how far it is: it may be one of the longer ones.
+            asked.plan = asked.output;
+        } else if asked.doubt && least >= asked.plan {
+            // It outlived its draw, where nobody saw its tokens: it is one of the longer ones.
+            self.estimate(&mut asked, least);
+        }
         let total = if !likely {
             asked.plan
         } else if least < asked.likely {

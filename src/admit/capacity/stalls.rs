@@ -3,7 +3,7 @@
 //! While the engine computes a prompt all streams stand still. A stream of n gaps has n times the
 //! target to spend; one that has spent little can stand a long stall, one near its end none. So a
 //! prompt is held where its prefill would push a stream over its target that is still within it, or
-//! where many are over it already (`Shed load` would come too late for them: less must be let in).
+//! where many are over it already: then less must be let in, whatever this one would do.
 
 use tokio::time::Instant;
 

@@ -91,6 +91,27 @@ fn the_future_peak_and_not_the_present_use_decides() {
 }
 
 #[test]
+fn a_plain_answer_that_outlives_its_draw_holds_what_it_has_become() {
+    let mut case = Case::new(engine(100_000, 10));
+    let plain = |case: &Case| candidate(&case.books, 100, None, (1, false));
+    for tokens in (1..=200).map(|n| n * 5) {
+        let kind = plain(&case).kind;
+        case.books.predictor.learn(&kind, Tokens(tokens));
+    }
+    let drawn = plain(&case);
+    assert!(drawn.doubt && drawn.plan < 20, "draw 0 is one of the shortest: {}", drawn.plan);
+    let id = case.admit(drawn);
+    let job = case.books.job(&case.books.flights[&id], case.now, false);
+    assert!(job.most >= 900, "while no pace is known it may be one of the longest: {job:?}");
+    for _ in 0..3 {
+        case.now += Duration::from_millis(2500);
+        case.scrape(|s| (s.running, s.generation_rate) = (1.0, Some(100.0)));
+    }
+    let job = case.books.job(&case.books.flights[&id], case.now, false);
+    assert!(job.tokens >= 700 && job.end > 10, "some 700 tokens must have come, and more will: {job:?}");
+}
+
+#[test]
 fn an_unknown_pool_is_limited_by_number_and_by_what_waits_in_the_engine() {
     let mut case = Case::new(Signals { fresh: true, ..Signals::default() });
     let each = case.stream(100_000, 1000);
