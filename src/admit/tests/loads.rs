@@ -22,7 +22,8 @@ proptest! {
         loads in proptest::collection::vec((1u64..600, 1u64..300, 0.0f64..20.0), 1..60),
         blocks in 60u64..200, seats in 3usize..40, stream in any::<bool>(),
     ) {
-        // A plain answer that waits in the engine for a seat is not seen to wait.
+        // A plain answer that waits in the engine for a seat is not seen to wait: more than there are seats, on a
+        // pool that is nearly full, can still cost a preemption.
         let seats = if stream { seats } else { 1000 };
         let mut world = World::new(true, Engine::new(blocks, 16, seats));
         world.with(declared(), QueueSettings::default());
