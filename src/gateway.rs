@@ -369,12 +369,23 @@ fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -
     }
 }
 
+/// The gateway's pulse.
+const BEAT: Duration = Duration::from_millis(500);
+/// A beat that is so much late is said.
+const LATE: Duration = Duration::from_secs(1);
+
 /// The gateway's pulse, and the upkeep that goes with it.
 async fn beat(heart: Heart, exporter: Exporter, modes: Modes) {
-    let mut turns = interval(Duration::from_millis(500));
+    let mut turns = interval(BEAT);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Instant::now();
     loop {
-        turns.tick().await;
+        let now = turns.tick().await.max(Instant::now());
+        let late = now.saturating_duration_since(last).saturating_sub(BEAT);
+        last = now;
+        if late >= LATE {
+            telemetry::emit(Event::StoodStill { late });
+        }
         heart.beat();
         exporter.upkeep();
         for rule in Rule::ALL {

@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let sim = sim::start_with_log(engine(&tokenizer), std::io::sink()).await?;
         let config = configuration(args, sim.url(), folder.0.join("state"));
-        telemetry::init_logs(&config.telemetry).map_err(anyhow::Error::msg)?;
+        let _logs = telemetry::init_logs(&config.telemetry).map_err(anyhow::Error::msg)?;
         let stop = CancellationToken::new();
         let running = gateway::start(config, stop.clone()).await?;
         let play = async {

@@ -25,7 +25,7 @@ pub struct Args {
 /// [`Usage`] for a wrong configuration; a port in use, or the like.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.options.load()?;
-    telemetry::init_logs(&config.telemetry).map_err(Usage)?;
+    let _logs = telemetry::init_logs(&config.telemetry).map_err(Usage)?;
     let runtime = super::runtime()?;
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();

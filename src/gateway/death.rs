@@ -1,16 +1,19 @@
 //! What the engine's death touches: the queue is told at once, a report is written.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::admit::Gate;
 use crate::crash::{self, Death, Engine, LastSample, Reports};
 use crate::engine::{Change, Snapshot};
 use crate::ledger::Ledger;
 use crate::telemetry::{self, Event};
+
+/// How long the news of a death waits for its report to be written.
+const WRITING: Duration = Duration::from_secs(5);
 
 /// What is needed to answer to a death.
 pub(super) struct Mourner {
@@ -53,7 +56,7 @@ pub(super) async fn follow(mut mourner: Mourner) {
                     engine: described(&last, incarnation, at),
                     verdict: None,
                 };
-                mourner.died(&death);
+                mourner.died(&death).await;
             }
             Some(_) => {}
         }
@@ -61,19 +64,22 @@ pub(super) async fn follow(mut mourner: Mourner) {
 }
 
 impl Mourner {
-    fn died(&self, death: &Death) {
+    async fn died(&self, death: &Death) {
         let retry_after = self.snapshot.borrow().retry_after(Instant::now());
         // First those that wait: they never were with the engine, and the report lists them as queued.
         let report = crash::compose(death, &self.ledger);
         self.gate.engine_gone(Some(retry_after));
         let (cause, inflight) = (report.cause.label(), report.in_flight.len());
         let confirmed_by = report.confirmed_by.join(", ");
-        let id = self.reports.write(report);
+        // A disk that hangs keeps neither the news of this death nor the next one.
+        let reports = self.reports.clone();
+        let writing = tokio::task::spawn_blocking(move || reports.write(report));
+        let id = timeout(WRITING, writing).await.ok().and_then(Result::ok);
         telemetry::emit(Event::EngineDied {
             cause,
             confirmed_by: &confirmed_by,
             inflight,
-            report: Some(&id),
+            report: id.as_deref(),
         });
     }
 }

@@ -9,12 +9,13 @@ use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::server::{json_answer, typed};
 use super::{Heart, Readiness, Settings};
 use crate::admit::{Gate, Mode, Modes, Rule};
-use crate::crash::Reports;
+use crate::crash::{Report, ReportError, Reports};
 use crate::engine::Snapshot;
 use crate::ledger::Ledger;
 use crate::telemetry::Exporter;
@@ -73,7 +74,7 @@ const PATHS: [&str; 10] = [
 ];
 
 impl Handles {
-    pub(super) fn answer(&self, call: &Call<'_>) -> Answer {
+    pub(super) async fn answer(&self, call: &Call<'_>) -> Answer {
         let get = call.method == Method::GET || call.method == Method::HEAD;
         match call.path {
             "/metrics" if get => typed(StatusCode::OK, METRICS, self.exporter.render()),
@@ -82,7 +83,7 @@ impl Handles {
             "/startupz" if get => json_answer(StatusCode::OK, &json!({"started": true})),
             "/engine/livez" if get => self.engine_livez(),
             "/api/v1/limits" if call.method == Method::PATCH => self.patch_limits(call),
-            path if get && path.starts_with("/api/v1/") => self.pages(call),
+            path if get && path.starts_with("/api/v1/") => self.pages(call).await,
             _ => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
         }
     }
@@ -111,7 +112,7 @@ impl Handles {
     }
 
     /// State pages: open where the port is on loopback, else with the token.
-    fn pages(&self, call: &Call<'_>) -> Answer {
+    async fn pages(&self, call: &Call<'_>) -> Answer {
         if !self.settings.listen.ip().is_loopback()
             && let Some(refusal) = self.unauthorized(call)
         {
@@ -124,13 +125,24 @@ impl Handles {
                 json_answer(StatusCode::OK, &json!({"count": records.len(), "requests": records}))
             }
             "/api/v1/limits" => json_answer(StatusCode::OK, &self.limits()),
-            "/api/v1/reports" => json_answer(StatusCode::OK, &json!(self.reports.list())),
-            path => match path.strip_prefix("/api/v1/reports/").map(|id| self.reports.get(id)) {
+            "/api/v1/reports" => {
+                let reports = self.reports.clone();
+                let listing = spawn_blocking(move || reports.list()).await.unwrap_or_default();
+                json_answer(StatusCode::OK, &json!(listing))
+            }
+            path => match self.report(path).await {
                 Some(Ok(report)) => json_answer(StatusCode::OK, &json!(report)),
                 Some(Err(error)) => json_answer(StatusCode::NOT_FOUND, &json!({"error": error.to_string()})),
                 None => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
             },
         }
+    }
+
+    /// The report that a path names. A disk that hangs holds up nobody else: `/livez` least of all.
+    async fn report(&self, path: &str) -> Option<Result<Report, ReportError>> {
+        let id = path.strip_prefix("/api/v1/reports/")?.to_owned();
+        let reports = self.reports.clone();
+        spawn_blocking(move || reports.get(&id)).await.ok()
     }
 
     /// The refusal of a call without the right token; with no token configured nobody has it.

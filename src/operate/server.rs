@@ -81,7 +81,11 @@ impl Server {
     ) -> Result<std::thread::JoinHandle<()>, AdminError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Thread)?;
-        let serve = move || runtime.block_on(serve(self.listener, handles, stop));
+        let serve = move || {
+            runtime.block_on(serve(self.listener, handles, stop));
+            // A report that a disk does not give keeps nobody.
+            runtime.shutdown_background();
+        };
         std::thread::Builder::new().name("kvgate-admin".to_owned()).spawn(serve).map_err(AdminError::Thread)
     }
 }
@@ -144,7 +148,7 @@ async fn answer(handles: &Handles, request: Request<Incoming>) -> Response<Full<
         authorization: head.headers.get("authorization").and_then(|v| v.to_str().ok()),
         body: &body,
     };
-    handles.answer(&call)
+    handles.answer(&call).await
 }
 
 /// Whether the `Host` header is an address, `localhost`, or a configured name: any other means that a

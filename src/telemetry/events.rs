@@ -204,6 +204,11 @@ pub enum Event<'a> {
         /// All mode labels.
         all: &'static [&'static str],
     },
+    /// The gateway's own loop came late.
+    StoodStill {
+        /// By how much.
+        late: Duration,
+    },
     /// The ledger could not write.
     LedgerWriteError {
         /// The system's words.
@@ -269,6 +274,10 @@ pub fn emit(event: Event<'_>) {
             for each in all {
                 gauge!(names::MODE, "rule" => rule, "mode" => *each).set(on(*each == mode));
             }
+        }
+        Event::StoodStill { late } => {
+            let detail = "kvgate did not run for so long: no processor time, or a machine that was stopped";
+            tracing::warn!(seconds = late.as_secs_f64(), detail, "stood_still");
         }
         Event::LedgerWriteError { error, records } => {
             counter!(names::LEDGER_WRITE_ERRORS).increment(records);

@@ -66,9 +66,11 @@ impl Exporter {
         self.0.render()
     }
 
-    /// Moves buffered histogram samples into their buckets; to be called every few seconds.
+    /// Moves buffered histogram samples into their buckets, and notes the log lines that were dropped; to be
+    /// called every few seconds.
     pub fn upkeep(&self) {
         self.0.run_upkeep();
+        counter!(names::LOG_LINES_DROPPED).absolute(super::logs::dropped());
     }
 }
 
@@ -83,6 +85,7 @@ fn describe() {
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     // Series that alerts rate() over must exist before their first event.
     counter!(names::LEDGER_WRITE_ERRORS).absolute(0);
+    counter!(names::LOG_LINES_DROPPED).absolute(0);
     counter!(names::ENGINE_PREEMPTIONS).absolute(0);
     counter!(names::ENGINE_STARTS).absolute(0);
     counter!(names::COUNT_COMPARED).absolute(0);

@@ -1,9 +1,25 @@
 //! Log lines on stderr: JSON, or for people at a terminal.
+//!
+//! A thread of its own writes them: stderr may be a pipe that nobody reads, or a file on a disk that hangs, and
+//! a `write(2)` to it would hold a thread of the runtime, with all requests that it serves. What the thread
+//! cannot write in time is dropped and counted.
 
 use std::io::IsTerminal as _;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+
+/// Lines that wait to be written at most: some megabytes.
+const LINES: usize = 8192;
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Lines that were dropped because stderr did not take them in time.
+pub(super) fn dropped() -> u64 {
+    DROPPED.get().map_or(0, |lines| lines.dropped_lines() as u64)
+}
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,11 +59,16 @@ impl Settings {
     }
 }
 
+/// Logging, for as long as it is kept; at its end what waits is written, as far as one second suffices.
+#[must_use = "lines that wait are written when it is dropped"]
+#[derive(Debug)]
+pub struct Logs(#[expect(dead_code, reason = "its drop writes what waits")] WorkerGuard);
+
 /// Starts logging to stderr; a second call changes nothing.
 ///
 /// # Errors
 /// Where `level` is not a filter; the text says which part.
-pub fn init_logs(settings: &Settings) -> Result<(), String> {
+pub fn init_logs(settings: &Settings) -> Result<Logs, String> {
     let filter = EnvFilter::try_new(&settings.level)
         .map_err(|e| format!("telemetry.level: {:?} is not a log filter: {e}", settings.level))?;
     let terminal = std::io::stderr().is_terminal();
@@ -57,9 +78,13 @@ pub fn init_logs(settings: &Settings) -> Result<(), String> {
         LogFormat::Human => true,
     };
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
+    let lines =
+        NonBlockingBuilder::default().buffered_lines_limit(LINES).lossy(true).thread_name("kvgate-logs");
+    let (writer, guard) = lines.finish(std::io::stderr());
+    let _ = DROPPED.set(writer.error_counter());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(colour)
         .with_target(false);
     let _ = if human {
@@ -67,5 +92,5 @@ pub fn init_logs(settings: &Settings) -> Result<(), String> {
     } else {
         builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
     };
-    Ok(())
+    Ok(Logs(guard))
 }

@@ -10,4 +10,4 @@ pub mod names;
 
 pub use events::{Access, Alarm, Event, emit};
 pub use exporter::Exporter;
-pub use logs::{LogFormat, Settings, init_logs};
+pub use logs::{LogFormat, Logs, Settings, init_logs};

@@ -10,6 +10,7 @@ mod headers;
 mod hostile;
 mod journal;
 mod life;
+mod logs;
 mod rooms;
 mod scenarios;
 mod soak;

@@ -65,9 +65,9 @@ def test_waiting_in_the_engine_before_the_first_token(engine):
     with Gateway(engine.url, "leave-waiting", config=settings.Config.CAPACITY_OFF) as gate:
         run = [wire.Call(gate.url, "/v1/completions", prompts.completion(50, 800, stream=True))
                for _ in range(settings.MAX_NUM_SEQS)]
-        engine.wait_busy(settings.MAX_NUM_SEQS, 0)
+        engine.wait_busy(settings.MAX_NUM_SEQS, 0, of=run)
         wait = wire.Call(gate.url, "/v1/completions", prompts.completion(50, 50, stream=True))
-        engine.wait_busy(settings.MAX_NUM_SEQS, 1)
+        engine.wait_busy(settings.MAX_NUM_SEQS, 1, of=[*run, wait])
         assert wait.got == 0
         wait.leave()
         freed("before the first token, waiting in the engine", lambda: engine.busy()[1], 0)

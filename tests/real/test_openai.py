@@ -51,8 +51,8 @@ def test_an_over_long_prompt_is_one_attempt_and_the_context_length_error(gate, s
 
 def test_a_429_is_waited_out_as_told(gate, engine):
     """Three long requests fill the pool; the fourth will not wait in the queue."""
-    calls = prompts.fill(gate.url)
     c = OpenAI(gate.url, max_retries=20, headers=settings.patience(0.1))
+    calls = prompts.fill(gate.url)
     c.complete(50, prompt=prompts.FILL)
     assert c.result is not None, c.error
     c.check_waits(429)
@@ -61,8 +61,8 @@ def test_a_429_is_waited_out_as_told(gate, engine):
 
 def test_a_429_without_retries_is_the_rate_limit_error(gate, engine):
     engine.wait_idle()
-    calls = prompts.fill(gate.url)
     c = OpenAI(gate.url, max_retries=0, headers=settings.patience(0.1))
+    calls = prompts.fill(gate.url)
     c.complete(50, prompt=prompts.FILL)
     for call in calls:
         call.leave()

@@ -6,7 +6,7 @@ use super::driver::{Load, World};
 use super::engine::Engine;
 
 /// Machines on which the case is played.
-const MACHINES: u64 = 40;
+const MACHINES: u64 = 15;
 
 fn load(stream: bool, max_wait: u64) -> Load {
     Load { prompt: 300, output: 400, cap: Some(400), stream, max_wait: Duration::from_secs(max_wait) }

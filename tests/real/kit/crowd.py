@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 
-from . import prom, prompts, wire
+from . import prom, prompts, pulse, wire
 
 
 class One:
@@ -80,7 +80,8 @@ class Crowd:
         watcher.start()
         for t in threads:
             t.join(1800)
-        self.seconds = self.now()
+        self.still = pulse.stood_still(self.start, time.monotonic())
+        self.seconds = self.now() - self.still
         self.watching.set()
         watcher.join()
         after = prom.scrape(self.engine)
@@ -126,7 +127,7 @@ class Crowd:
             "kv max": f"{max((s[3] for s in self.samples), default=0):.2f}",
             "first token p50": f"{statistics.median(first):.1f}" if first else "-",
             "done p50": f"{statistics.median(served):.1f}" if served else "-",
-            "all done": f"{self.seconds:.1f}",
+            "all done": f"{self.seconds:.1f}", "stood still": f"{self.still:.1f}",
             "tokens/s": f"{self.moved('vllm:generation_tokens_total') / self.seconds:.1f}",
         }
 

@@ -101,9 +101,15 @@ class Engine:
     def wait_idle(self, seconds=120):
         wire.wait_for(lambda: self.busy() == (0, 0), seconds, "the engine is not idle")
 
-    def wait_busy(self, running, waiting=0, seconds=60):
-        wire.wait_for(lambda: self.busy() == (running, waiting), seconds,
-                      lambda: f"running, waiting are {self.busy()}, not {(running, waiting)}")
+    def wait_busy(self, running, waiting=0, seconds=60, of=()):
+        """Until so many run and wait; fails at once when a call in `of` has ended, with its answer."""
+        def so():
+            ended = [call.answer for call in of if call.answer]
+            assert not ended, f"ended before {(running, waiting)} was seen: {ended}"
+            return self.busy() == (running, waiting)
+        wire.wait_for(so, seconds,
+                      lambda: f"running, waiting are {self.busy()}, not {(running, waiting)}; "
+                              f"pieces so far: {[call.got for call in of]}")
 
 
 def _runs(pid):

@@ -20,6 +20,8 @@ def free_port():
 class Gateway:
     """`with Gateway(engine.url, "name") as gate:` is ready inside, and drained after."""
 
+    last = None                         # the one that was started last
+
     def __init__(self, engine, name, config="", args=(), ready=True, ports=None):
         settings.LOGS.mkdir(parents=True, exist_ok=True)
         self.engine, self.name, self.wants_ready = engine, name, ready
@@ -36,6 +38,7 @@ class Gateway:
         self.process = None
 
     def start(self):
+        Gateway.last = self
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log,
                                             stdin=subprocess.DEVNULL)

@@ -26,15 +26,15 @@ def completion(prompt, output, stream=False, **more):
 
 
 def fill(base):
-    """Three streams that fill the pool: while they run, a fourth prompt of this size has no
-    room, nor have they room for much more output than they ask for."""
-    calls = [wire.Call(base, "/v1/completions", completion(FILL, 135, stream=True),
+    """Three streams that fill the pool: they have room for all that they ask for (25 of 79 blocks each), and
+    while they run a fourth prompt of this size has none, whatever its output."""
+    calls = [wire.Call(base, "/v1/completions", completion(FILL, 200, stream=True),
                        settings.patience(600)) for _ in range(3)]
     wire.wait_for(lambda: all(c.got for c in calls), 60, "the pool was not filled")
     return calls
 
 
-FILL = 700
+FILL = 600
 
 
 def chat(text, output=1, stream=False, **more):
