@@ -69,7 +69,7 @@ metrics_table! {
     LIMIT = "kvgate_limit", Gauge, Count, "The limit in force, by rule; 0 for none.";
     MODE = "kvgate_mode", Gauge, Count, "1 for the mode a rule is in, 0 for the others.";
     LEDGER_WRITE_ERRORS = "kvgate_ledger_write_errors_total", Counter, Count, "Ledger records that could not be written to disk.";
-    LOG_LINES_DROPPED = "kvgate_log_lines_dropped_total", Counter, Count, "Log lines that were dropped because stderr did not take them in time.";
+    LOG_LINES_DROPPED = "kvgate_log_lines_dropped_total", Counter, Count, "Log lines that stderr did not take in time (a pipe that nobody reads, a disk that hangs).";
     ALARM = "kvgate_alarm_active", Gauge, Count, "1 while the alarm is raised.";
     BUILD_INFO = "kvgate_build_info", Gauge, Count, "Always 1; the version is in the label.";
 }
