@@ -1,17 +1,21 @@
 //! The admission decision at the size of a busy engine: 1,000 in flight, 1,000 queued.
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use kvgate::admit::{
-    Admission, Ask, Books, Candidate, CapacitySettings, Kind, Outlook, QueueSettings, Settings, Signals,
-    decide,
+    Action, Admission, Arrival, Ask, Books, Candidate, CapacitySettings, Kind, Outlook, QueueSettings,
+    Settings, Signals, decide,
 };
 use kvgate::request::{Priority, Tokens};
 use tokio::time::Instant;
 
 const BLOCK: u64 = 16;
+/// Events of each kind that are timed.
+const EVENTS: usize = 20_000;
 
 /// A pool that 1,000 requests of some 900 tokens nearly fill.
 fn signals(now: Instant) -> Signals {
@@ -55,6 +59,7 @@ fn ask(i: u64) -> Ask {
         ttft: None,
         tenant: 0,
         priority: Priority::Interactive,
+        trail: None,
     }
 }
 
@@ -114,5 +119,62 @@ fn queue(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, decisions, queue);
+/// What one event costs, under the gate's lock, while as many are in flight and as many queued: an arrival that
+/// queues, and an end that lets the next one in. Prints the middle, 99 % and the worst.
+fn events(size: u64) {
+    let mut now = Instant::now();
+    let queue = QueueSettings { requests: size as usize + 1, ..QueueSettings::default() };
+    let mut full = Admission::new(&Settings { queue, ..Settings::default() }, 1);
+    let pool = Some(Tokens(size * 900));
+    full.signals(Signals { pool, ..signals(now) }, now);
+    let (mut next, mut flying) = (0, VecDeque::new());
+    while full.queued() < size as usize && next < 10 * size {
+        if full.arrive(next, &ask(next), now) == Arrival::Admitted {
+            flying.push_back(next);
+        }
+        next += 1;
+    }
+    let (mut arrivals, mut ends) = (Vec::new(), Vec::new());
+    for _ in 0..EVENTS {
+        now += Duration::from_micros(500);
+        let began = std::time::Instant::now();
+        let arrival = full.arrive(next, black_box(&ask(next)), now);
+        let mut went = full.advance(now);
+        arrivals.push(began.elapsed());
+        if arrival == Arrival::Admitted {
+            flying.push_back(next);
+        }
+        next += 1;
+        if let Some(id) = flying.pop_front() {
+            full.books.tokens(id, 200, now);
+            let began = std::time::Instant::now();
+            full.completed(Some(id), (ask(id).kind(), 1), Tokens(200 + id * 37 % 400), now);
+            full.leave(id, now);
+            went.extend(full.advance(now));
+            ends.push(began.elapsed());
+        }
+        flying.extend(went.iter().filter_map(|action| match action {
+            Action::Admit { id, .. } => Some(*id),
+            Action::Evict { .. } => None,
+        }));
+    }
+    for (what, mut took) in [("an arrival", arrivals), ("an end", ends)] {
+        took.sort_unstable();
+        let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+        println!(
+            "{what:12} {:6} in flight {:6} queued   p50 {:8.1} µs   p99 {:8.1} µs   worst {:8.1} µs",
+            full.books.len(),
+            full.queued(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+}
+
+fn percentiles(_: &mut Criterion) {
+    [100, 1_000, 10_000].into_iter().for_each(events);
+}
+
+criterion_group!(benches, percentiles, decisions, queue);
 criterion_main!(benches);

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{Gate, Modes, Profile, Rates, Rule, Signals};
+use crate::admit::{Gate, Modes, Profile, Rates, Rule, Shadow, Signals};
 use crate::config::Config;
 use crate::crash::Reports;
 use crate::engine::{self, Sample, Snapshot, State};
@@ -120,6 +120,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
     let modes = Modes::new(&config.admit.mode);
     let gate = Gate::new(&config.admit, modes.clone());
     let truth = counter.truth();
+    let shadow = Shadow::default();
     let heart = Heart::default();
     let settled = Arc::new(AtomicBool::new(false));
     let tasks = TaskTracker::new();
@@ -156,6 +157,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         gate: gate.clone(),
         modes: modes.clone(),
         counter: counter.clone(),
+        shadow: shadow.clone(),
         truth: Arc::clone(&truth),
         settled,
         reports,
@@ -187,6 +189,7 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         key,
         bodies,
         truth,
+        shadow,
     };
     let pipeline = Arc::new(Pipeline::new(parts));
     let serving = Box::pin(proxy::serve(data, pipeline, stop.clone(), connections, drain));
@@ -287,16 +290,16 @@ type BoxTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Tells the gate what each scrape says.
 async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate, limits: Limits) {
     let mut before: Option<Arc<Sample>> = None;
-    let mut rate = None;
+    let mut news = News::default();
     loop {
         let current = Arc::clone(&snapshot.borrow_and_update());
         if let Some(sample) = &current.sample
             && before.as_ref().is_none_or(|b| b.taken != sample.taken)
         {
-            rate = before.as_deref().and_then(|b| generation_rate(b, sample));
+            news = before.as_deref().map_or_else(News::default, |b| News::between(b, sample));
             before = Some(Arc::clone(sample));
         }
-        gate.signals(signals_of(&current, rate, Instant::now()));
+        gate.signals(signals_of(&current, news, Instant::now()));
         limits.tell(&current);
         if snapshot.changed().await.is_err() {
             return;
@@ -339,15 +342,31 @@ impl Limits {
     }
 }
 
-/// Output tokens per second of all running requests between two scrapes; none where the counter fell.
-fn generation_rate(before: &Sample, after: &Sample) -> Option<f64> {
-    let tokens = after.generation_tokens_total? - before.generation_tokens_total?;
-    let seconds = after.taken.checked_duration_since(before.taken)?.as_secs_f64();
-    (tokens >= 0.0 && seconds > 0.0).then(|| tokens / seconds)
+/// What counters say between two scrapes.
+#[derive(Debug, Clone, Copy, Default)]
+struct News {
+    /// Output tokens per second of all running requests; none where the counter fell.
+    generation_rate: Option<f64>,
+    /// Prompt tokens found in the prefix cache; 0 where the counter fell, or there is none.
+    prefix_hits: f64,
+}
+
+impl News {
+    fn between(before: &Sample, after: &Sample) -> Self {
+        let more = |of: fn(&Sample) -> Option<f64>| {
+            of(after).zip(of(before)).map(|(after, before)| after - before).filter(|more| *more >= 0.0)
+        };
+        let seconds = after.taken.saturating_duration_since(before.taken).as_secs_f64();
+        let tokens = more(|sample| sample.generation_tokens_total).filter(|_| seconds > 0.0);
+        Self {
+            generation_rate: tokens.map(|tokens| tokens / seconds),
+            prefix_hits: more(|sample| sample.prefix_hits_total).unwrap_or(0.0),
+        }
+    }
 }
 
 /// The engine's words in the gate's.
-fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -> Signals {
+fn signals_of(snapshot: &Snapshot, news: News, now: Instant) -> Signals {
     let sample = snapshot.sample.as_deref();
     let pool = sample.and_then(|s| s.pool);
     Signals {
@@ -364,7 +383,8 @@ fn signals_of(snapshot: &Snapshot, generation_rate: Option<f64>, now: Instant) -
         kv_usage: sample.and_then(|s| s.kv_usage),
         preempted: snapshot.new_preemptions > 0,
         taken: sample.map(|s| s.taken),
-        generation_rate,
+        prefix_hits: news.prefix_hits,
+        generation_rate: news.generation_rate,
         incarnation: snapshot.incarnation,
     }
 }

@@ -38,7 +38,7 @@
 //! | sim | request, tokens |
 //! | config | each room's `Settings` |
 //! | gateway | all of these |
-//! | cli | config, gateway, tokens, crash, ledger, sim, request, telemetry |
+//! | cli | config, gateway, tokens, admit, crash, ledger, sim, request, telemetry |
 
 pub mod admit;
 pub mod cli;

@@ -1,10 +1,11 @@
 //! The product's admission in virtual time: what `admit::Gate` does around it, with time handed in.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvgate::admit::{Action, Admission, Arrival, Ask, Kind, Limits, Rejection, Settings, Signals, length};
-use kvgate::request::{Count, Priority, Shape, Tokens};
+use kvgate::request::{Count, Mark, Priority, Shape, Tokens, Trail};
 use tokio::time::Instant;
 
 use super::engine::Engine;
@@ -64,6 +65,11 @@ impl Gateway {
             ttft: targets.then(|| Duration::from_secs_f64(request.ttft)),
             tenant: request.tenant,
             priority: if request.batch { Priority::Batch } else { Priority::Interactive },
+            trail: request.prefix.map(|prefix| {
+                let at = u64::from(prefix.tokens);
+                let marks = vec![Mark { hash: prefix.id, at }];
+                Arc::new(Trail { marks, whole: u64::from(request.prompt).max(at) })
+            }),
         }
     }
 

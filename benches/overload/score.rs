@@ -76,6 +76,18 @@ fn answer(attempt: &Attempt, request: &Request, stretch: f64) -> Answer {
     Answer { ttft, itl, good: ttft <= request.ttft && itl <= target * stretch && !late }
 }
 
+/// Why an attempt that the engine got was worth nothing.
+fn missed(attempt: &Attempt, request: &Request, stretch: f64) -> Option<&'static str> {
+    match attempt.end {
+        End::Done if answer(attempt, request, stretch).good => None,
+        End::Done if attempt.first - attempt.arrival > request.ttft => Some("missed: first token late"),
+        End::Done => Some("missed: slow between tokens"),
+        End::Left => Some("missed: client left"),
+        End::Failed => Some("missed: engine died"),
+        End::Open | End::Refused => Some("missed: not ended"),
+    }
+}
+
 /// The middle and the top of a sample: its value at this share, 0 where it is empty.
 pub fn quantile(sample: &mut [f64], share: f64) -> f64 {
     sample.sort_unstable_by(f64::total_cmp);
@@ -111,6 +123,11 @@ pub fn judge(mut outcome: Outcome, (warmup, stretch): (f64, f64)) -> Score {
         queued += u64::from(attempt.queued);
         sent += u64::from(attempt.sent);
         client.last = attempt.end;
+        if attempt.sent
+            && let Some(why) = missed(attempt, client.request, stretch)
+        {
+            *outcome.reasons.entry(why).or_default() += 1;
+        }
         if attempt.end == End::Done {
             let answer = answer(attempt, client.request, stretch);
             ttfts.push(answer.ttft);

@@ -55,6 +55,7 @@ struct Scraped {
     generated: u64,
     preemptions: u64,
     now_generated: u64,
+    cached: u64,
 }
 
 /// Lets the requests come, until all have ended.
@@ -341,13 +342,16 @@ impl World<'_> {
         let (generated, preemptions) = (before.now_generated, self.scheduler.preemptions());
         let seconds = before.at.map(|at| self.now - at).filter(|seconds| *seconds > 0.0);
         let gauges = self.scheduler.gauges();
-        self.scraped = Scraped { at: Some(self.now), generated, preemptions, now_generated: generated };
+        let cached = self.scheduler.work().cached;
+        let at = Some(self.now);
+        self.scraped = Scraped { at, generated, preemptions, now_generated: generated, cached };
         Signals {
             fresh: true,
             waiting: gauges.waiting as f64,
             running: gauges.running as f64,
             kv_usage: Some(gauges.kv_usage),
             preempted: preemptions > before.preemptions,
+            prefix_hits: cached.saturating_sub(before.cached) as f64,
             generation_rate: seconds.map(|seconds| (generated - before.generated) as f64 / seconds),
             ..hidden
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::request::{Priority, Tokens};
+use crate::request::{Priority, Tokens, Trail};
 
 use super::appointments::{Appointments, LONGEST};
 use super::capacity::{Books, Candidate, HeldBy, Outlook, Policy, Verdict};
@@ -29,8 +29,18 @@ const EARLY: Duration = Duration::from_secs(10);
 const BATCH_FLOOR: f64 = 0.05;
 /// What is left of the memory of who was served with each request.
 const SERVED_MEMORY: f64 = 0.99;
+/// An outlook is kept for so long for each request in flight: to make one takes a twentieth of that. Who has
+/// left meanwhile still counts in it.
+const KEPT: Duration = Duration::from_micros(2);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
+
+/// The outlook, and of when it is.
+#[derive(Debug, Clone)]
+struct Kept {
+    outlook: Outlook,
+    made: Instant,
+}
 
 /// The state machine.
 #[derive(Debug, Clone)]
@@ -46,7 +56,9 @@ pub struct Admission {
     appointments: Appointments,
     recovery: Recovery,
     draining: bool,
+    kept: Option<Kept>,
     looked: Option<Instant>,
+    swept: Option<Instant>,
     held: Option<Held>,
     /// Cost served of late, by priority.
     served: [f64; 2],
@@ -71,7 +83,9 @@ impl Admission {
             appointments: Appointments::new(queue.appointments),
             recovery: Recovery::default(),
             draining: false,
+            kept: None,
             looked: None,
+            swept: None,
             held: None,
             served: [0.0; 2],
             random: seed | 1,
@@ -122,18 +136,24 @@ impl Admission {
             return Arrival::Refused(refused);
         }
         self.appointments.expire(now);
-        let kept = self.appointments.keep(&asked, now);
+        let promised = self.appointments.keep(&asked, now);
         if self.queue.is_empty() || self.gates.policy == Policy::None {
-            match self.gate(&self.outlook(now), &asked, ask.ttft, false, now) {
+            let mut kept = self.outlook(now);
+            let verdict = self.gate(&kept.outlook, &asked, ask.ttft, false, now);
+            if matches!(verdict, Verdict::Admit(_)) {
+                kept.outlook.add(&asked);
+            }
+            self.kept = Some(kept);
+            match verdict {
                 Verdict::Admit(_) => {
-                    self.books.admit(id, asked, now);
+                    self.sends(id, asked, ask.trail.as_deref(), now);
                     self.forecast.admitted(&asked, now);
                     return Arrival::Admitted;
                 }
                 Verdict::Hold { gate, needed, free } => self.held = Some(Held { by: gate, needed, free }),
             }
         }
-        if kept.is_some() {
+        if promised.is_some() {
             self.forecast.outdated();
         }
         if let Some(refused) = self.no_place(&asked, ask, now) {
@@ -143,7 +163,7 @@ impl Admission {
         let known = Known { books: &self.books, queue: &self.queue, signals: &self.signals, prefill };
         let predicted = self.forecast.wait(&asked, known, now);
         let mut wait = predicted.map(|(_, wait)| wait);
-        if kept.is_some_and(|kept| kept.place > now + EARLY) {
+        if promised.is_some_and(|promised| promised.place > now + EARLY) {
             // It was told the longest time that may be told, which is before its place: those that
             // were promised an earlier one must not find it taken.
             wait = self.forecast.place(&asked, known, (&self.appointments, false), now);
@@ -175,12 +195,13 @@ impl Admission {
         }
         self.books.prefill.pass(now);
         self.evict_late(now, &mut actions);
-        let mut outlook = self.outlook(now);
-        while let Some((id, asked)) = self.next(&outlook, now) {
+        let mut kept = self.outlook(now);
+        while let Some((id, asked)) = self.next(&kept.outlook, now) {
             let Some(waiter) = self.take(id) else { break };
-            outlook.add(&asked);
+            kept.outlook.add(&asked);
             self.admit(waiter, asked, now, &mut actions);
         }
+        self.kept = Some(kept);
         actions
     }
 
@@ -193,9 +214,10 @@ impl Admission {
             let (since, ttft, deadline) = (waiter.since, waiter.ttft, waiter.deadline);
             // What is known of lengths may have changed since it came.
             let Candidate { kind, sequences, stream, priority, .. } = waiter.asked;
-            let asked = self.books.candidate(id, kind, (sequences, stream, priority));
+            let cached = self.cached(waiter.trail.as_deref(), kind.prompt);
+            let asked = self.books.candidate(id, kind, (sequences, stream, priority)).crediting(cached);
             let slack = ttft.unwrap_or(deadline.saturating_duration_since(since));
-            let own = self.books.prefill.cost(kind.prompt as f64);
+            let own = self.books.prefill.cost(asked.prompt());
             let urgent = gates::urgent(now.saturating_duration_since(since), slack, own);
             match self.gate(outlook, &asked, ttft, urgent, now) {
                 Verdict::Admit(_) => return Some((id, asked)),
@@ -225,8 +247,14 @@ impl Admission {
         self.gates.decide(outlook, asked, &look)
     }
 
-    fn outlook(&self, now: Instant) -> Outlook {
-        Outlook::new(&self.books, &self.signals, now, false)
+    /// The kept outlook, or a new one where that is too old for its size.
+    fn outlook(&mut self, now: Instant) -> Kept {
+        let age = KEPT * u32::try_from(self.books.len()).unwrap_or(u32::MAX);
+        let young = |kept: &Kept| now.saturating_duration_since(kept.made) < age;
+        self.kept.take().filter(young).unwrap_or_else(|| Kept {
+            outlook: Outlook::new(&self.books, &self.signals, now, false),
+            made: now,
+        })
     }
 
     /// Whether batch waits and has had less than its floor.
@@ -286,6 +314,7 @@ impl Admission {
             self.books.clear();
         }
         self.books.scraped(&signals, now);
+        self.kept = None;
         self.signals = signals;
         self.forecast.outdated();
     }
@@ -302,6 +331,7 @@ impl Admission {
         };
         self.recovery.died(&last, now);
         self.books.clear();
+        self.kept = None;
         self.signals.state_ready = false;
         self.signals.retry_after = retry_after;
         self.signals.fresh = false;
@@ -321,7 +351,13 @@ impl Admission {
             return self.books.candidate(id, kind, (ask.sequences, ask.stream, Priority::Interactive));
         }
         let priority = self.gates.priority(ask.tenant, ask.priority);
-        self.books.candidate(id, ask.kind(), (ask.sequences, ask.stream, priority))
+        let kind = ask.kind();
+        let cached = self.cached(ask.trail.as_deref(), kind.prompt);
+        self.books.candidate(id, kind, (ask.sequences, ask.stream, priority)).crediting(cached)
+    }
+
+    fn cached(&self, trail: Option<&Trail>, prompt: u64) -> u64 {
+        trail.map_or(0, |trail| self.books.cached(trail, prompt))
     }
 
     /// Whether the gate is open at all.
@@ -350,7 +386,15 @@ impl Admission {
             deadline: now + ask.max_wait,
             ttft: ask.ttft,
             predicted,
+            trail: ask.trail.clone(),
         });
+    }
+
+    fn sends(&mut self, id: u64, asked: Candidate, trail: Option<&Trail>, now: Instant) {
+        self.books.admit(id, asked, now);
+        if let Some(trail) = trail {
+            self.books.begins(trail, asked.kind.prompt);
+        }
     }
 
     fn take(&mut self, id: u64) -> Option<Waiter> {
@@ -373,7 +417,7 @@ impl Admission {
         self.served.iter_mut().for_each(|cost| *cost *= SERVED_MEMORY);
         self.served[asked.priority as usize] += cost(&asked);
         self.forecast.served(&asked);
-        self.books.admit(waiter.id, asked, now);
+        self.sends(waiter.id, asked, waiter.trail.as_deref(), now);
         actions.push(Action::Admit { id: waiter.id, waited });
     }
 }

@@ -107,6 +107,7 @@ mod tests {
             likely: 10,
             draw: 0,
             doubt: false,
+            cached: 0,
         }
     }
 

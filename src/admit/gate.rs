@@ -112,21 +112,21 @@ impl Gate {
         }
         let now = Instant::now();
         let (id, arrival, waker) = self.arrive(&ask, mode, now);
-        match (arrival, waker) {
+        let shadow = mode == Mode::Shadow;
+        let waker = match (arrival, waker) {
+            (Arrival::Refused(why), _) if !shadow => return Err(why),
             (Arrival::Admitted, _) => {
                 telemetry::emit(Event::Queued { waited: Duration::ZERO });
-                Ok(Permit::new(self.clone(), Some(id), &ask, Duration::ZERO))
+                None
             }
-            (_, None) if mode == Mode::Shadow => {
-                Ok(Permit::new(self.clone(), Some(id), &ask, Duration::ZERO))
-            }
-            (Arrival::Refused(why), _) => Err(why),
-            (Arrival::Queued, None) => Ok(Permit::new(self.clone(), Some(id), &ask, Duration::ZERO)),
-            (Arrival::Queued, Some(waker)) => {
-                // From here on a drop gives the place back, and the permit if it was given meanwhile.
-                let permit = Permit::new(self.clone(), Some(id), &ask, Duration::ZERO);
-                self.wait(permit, waker, now + ask.max_wait).await
-            }
+            (_, waker) => waker,
+        };
+        let mut permit = Permit::new(self.clone(), Some(id), &ask, Duration::ZERO);
+        permit.shadow = shadow;
+        match waker {
+            // From here on a drop gives the place back, and the permit if it was given meanwhile.
+            Some(waker) => self.wait(permit, waker, now + ask.max_wait).await,
+            None => Ok(permit),
         }
     }
 

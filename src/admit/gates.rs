@@ -108,7 +108,7 @@ impl Gates {
     fn latency(&self, asked: &Candidate, look: &Look<'_>, batch: bool) -> Option<Verdict> {
         let target = self.itl?;
         let prefill = &look.books.prefill;
-        let stall = prefill.backlog(look.now) + prefill.cost(asked.kind.prompt as f64);
+        let stall = prefill.backlog(look.now) + prefill.cost(asked.prompt());
         let harm = look.books.stalls.harm(look.books.streams(look.now), stall, target);
         let most = if look.urgent { HARMED.1 } else { HARMED.0 };
         let share = if batch { OVER.1 } else { OVER.0 };
@@ -157,16 +157,16 @@ fn few(asked: &Candidate, look: &Look<'_>) -> Option<Verdict> {
 fn prefill(asked: &Candidate, look: &Look<'_>, batch: bool) -> Option<Verdict> {
     let ttft = look.ttft?;
     let prefill = &look.books.prefill;
-    let (before, prompt) = (prefill.tokens(), asked.kind.prompt as f64);
+    let (before, fresh) = (prefill.tokens(), asked.prompt().fresh());
     if before <= 0.0 {
         return None;
     }
     let share = BACKLOG.0 * if batch { BACKLOG.1 } else { 1.0 };
     let most = prefill.tokens_in(share * ttft.as_secs_f64()).max(LEAST_BACKLOG);
-    let alone = prompt > UNPROVEN.0 * (prefill.proven() as f64).max(UNPROVEN.1);
+    let alone = asked.kind.prompt as f64 > UNPROVEN.0 * (prefill.proven() as f64).max(UNPROVEN.1);
     let free = (most - before).max(0.0) as u64;
-    let hold = Verdict::Hold { gate: HeldBy::Prefill, needed: asked.kind.prompt, free };
-    (alone || before + prompt > most).then_some(hold)
+    let hold = Verdict::Hold { gate: HeldBy::Prefill, needed: fresh as u64, free };
+    (alone || before + fresh > most).then_some(hold)
 }
 
 fn view(asked: &Candidate, look: &Look<'_>) -> View {

@@ -22,12 +22,14 @@ mod mode;
 mod permit;
 mod policy;
 mod predict;
+mod prefix;
 mod profile;
 mod queue;
 mod rate;
 mod recovery;
 mod rejection;
 mod settings;
+mod shadow;
 mod shares;
 mod signals;
 
@@ -47,6 +49,7 @@ pub use rejection::{Held, LimitSource, Rejection, Unavailable};
 pub use settings::{
     FairnessSettings, LengthSettings, OutputRule, QueueSettings, Settings, SloSettings, TenantSettings,
 };
+pub use shadow::{Shadow, Tally, reached, upper};
 pub use signals::Signals;
 
 #[cfg(test)]

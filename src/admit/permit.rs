@@ -18,12 +18,13 @@ pub struct Permit {
     sequences: u64,
     reserved: Tokens,
     pub(super) waited: Duration,
+    pub(super) shadow: bool,
 }
 
 impl Permit {
     pub(super) fn new(gate: Gate, id: Option<u64>, ask: &Ask, waited: Duration) -> Self {
         let reserved = gate.reserves(ask);
-        Self { gate, id, kind: ask.kind(), sequences: ask.sequences.max(1), reserved, waited }
+        Self { gate, id, kind: ask.kind(), sequences: ask.sequences.max(1), reserved, waited, shadow: false }
     }
 
     pub(super) const fn id(&self) -> Option<u64> {
@@ -40,6 +41,12 @@ impl Permit {
     #[must_use]
     pub const fn reserved(&self) -> Tokens {
         self.reserved
+    }
+
+    /// Whether the queue judged it in `shadow`.
+    #[must_use]
+    pub const fn in_shadow(&self) -> bool {
+        self.shadow
     }
 
     /// In `shadow`: the reason for which it would have been refused or evicted by now. Ask at the

@@ -2,11 +2,12 @@
 //! bytes of the bodies that wait.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use tokio::time::{Duration, Instant};
 
-use crate::request::Priority;
+use crate::request::{Priority, Trail};
 
 use super::capacity::Candidate;
 use super::shares::{OUTPUT, PROMPT, Shares};
@@ -31,6 +32,8 @@ pub struct Waiter {
     pub ttft: Option<Duration>,
     /// The wait that was predicted for it, before correction, seconds.
     pub predicted: Option<f64>,
+    /// The beginnings of its prompt.
+    pub trail: Option<Arc<Trail>>,
 }
 
 impl Waiter {
@@ -240,8 +243,9 @@ mod tests {
             likely: 50,
             draw: 0,
             doubt: false,
+            cached: 0,
         };
-        Waiter { id, asked, bytes: 10, since, deadline: since, ttft: None, predicted: None }
+        Waiter { id, asked, bytes: 10, since, deadline: since, ttft: None, predicted: None, trail: None }
     }
 
     /// Serves all, as the admission would with room for one at a time; who went when.

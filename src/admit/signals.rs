@@ -32,6 +32,8 @@ pub struct Signals {
     pub preempted: bool,
     /// When the scrape was taken.
     pub taken: Option<Instant>,
+    /// Prompt tokens that the engine found in its prefix cache since the scrape before.
+    pub prefix_hits: f64,
     /// Tokens generated per second by all running requests, from the engine's counter.
     pub generation_rate: Option<f64>,
     /// Which start of the engine this is; a new one empties the books.
@@ -53,6 +55,7 @@ impl Default for Signals {
             kv_usage: None,
             preempted: false,
             taken: None,
+            prefix_hits: 0.0,
             generation_rate: None,
             incarnation: 0,
         }

@@ -7,6 +7,7 @@ mod demo;
 mod options;
 mod reports;
 mod serve;
+mod shadow;
 mod sim;
 
 use std::io::Write;
@@ -36,6 +37,8 @@ enum Command {
     Reports(reports::ReportsArgs),
     /// Show one crash report
     Report(reports::ReportArgs),
+    /// What the rules in shadow would have done, and in which order to switch them on
+    ShadowReport(shadow::Args),
     /// The simulated engine alone
     Sim(sim::Args),
 }
@@ -70,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Count(args) => count::run(&args),
         Command::Reports(args) => print(|out| reports::reports(&args, out)),
         Command::Report(args) => print(|out| reports::report(&args, out)),
+        Command::ShadowReport(args) => print(|out| shadow::report(&args, out)),
         Command::Sim(args) => sim::run(args),
     };
     result.unwrap_or_else(|error| {

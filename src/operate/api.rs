@@ -1,5 +1,6 @@
 //! What the admin port answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::server::{json_answer, typed};
 use super::{Heart, Readiness, Settings};
-use crate::admit::{Gate, Mode, Modes, Rule};
+use crate::admit::{Gate, Mode, Modes, Rule, Shadow, Tally};
 use crate::crash::{Report, ReportError, Reports};
 use crate::engine::Snapshot;
 use crate::ledger::Ledger;
@@ -39,6 +40,8 @@ pub struct Handles {
     pub modes: Modes,
     /// Counting.
     pub counter: Counter,
+    /// What the rules in shadow would have done.
+    pub shadow: Shadow,
     /// Whether counts agree with the engine's.
     pub truth: Arc<Truth>,
     /// Whether a tokenizer was looked for in what the engine says.
@@ -224,6 +227,8 @@ impl Handles {
         let models: Vec<&str> = snapshot.facts.models.iter().map(|m| m.id.as_str()).collect();
         let counts = self.truth.summary();
         let books = self.gate.state();
+        let shadow: BTreeMap<&str, Tally> =
+            self.shadow.tallies().into_iter().map(|(rule, tally)| (rule.label(), tally)).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "t": SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
@@ -241,6 +246,7 @@ impl Handles {
                 "waiting_requests": snapshot.sample.as_ref().map(|s| s.waiting),
             },
             "admission": books,
+            "shadow": shadow,
             "limits": self.limits(),
             "tokenizer": self.counter.source(),
             "counts": counts,

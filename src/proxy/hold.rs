@@ -160,7 +160,7 @@ impl Pipeline {
     }
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     const KIND: &[u8] = b"text/event-stream";
     let kind = headers.get(header::CONTENT_TYPE).map(|v| v.as_bytes());
     kind.is_some_and(|kind| kind.len() >= KIND.len() && kind[..KIND.len()].eq_ignore_ascii_case(KIND))

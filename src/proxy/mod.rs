@@ -17,6 +17,7 @@ mod record;
 mod respond;
 mod rules;
 mod settings;
+mod waiting;
 
 pub use accept::serve;
 pub use body::Bodies;

@@ -14,19 +14,19 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::answer::AnswerBody;
 use super::body::{Bodies, Held};
 use super::forward::{Answer, Failure, Forward, Head};
 use super::pool::Outgoing;
-use super::record::{About, Proven, Record};
+use super::record::{About, Common, Proven, Record};
 use super::respond::{self, Ids, Refusal};
+use super::waiting::Passing;
 use super::{Settings, UnknownPaths, accept, headers, rules};
-use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rule};
+use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rule, Shadow};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
     self, Api, Certainty, Client, ClientId, Count, ReadError, Reading, RequestId, Route, Shape, TenantKey,
-    Tokens,
+    Tokens, Trail,
 };
 use crate::telemetry::{self, Event};
 use crate::tokens::{self, Counter, Truth};
@@ -59,6 +59,8 @@ pub struct Parts {
     pub bodies: Bodies,
     /// Compares counts with the engine's.
     pub truth: Arc<Truth>,
+    /// What the rules in shadow would have done.
+    pub shadow: Shadow,
 }
 
 /// Bodies over so many bytes are read off the I/O threads, so many at a time.
@@ -66,12 +68,12 @@ const LARGE: usize = 128 << 10;
 const LARGE_AT_ONCE: usize = 4;
 
 /// What goes out: the engine's answer, or a refusal.
-pub type OutBody = Either<AnswerBody, Full<Bytes>>;
+pub type OutBody = Either<Passing, Full<Bytes>>;
 
 /// The path of every request.
 pub struct Pipeline {
     pub(super) parts: Parts,
-    proven: Arc<Proven>,
+    common: Arc<Common>,
     edge: tower::limit::GlobalConcurrencyLimitLayer,
     pub(super) too_long: StatusCode,
     /// Turns of large bodies.
@@ -97,6 +99,7 @@ struct Upload {
 struct Read {
     arrived: Arrived,
     reading: Option<Arc<Reading>>,
+    trail: Option<Arc<Trail>>,
     body: Body,
     /// Held by a large body until its prompt was counted: read, it takes many times its size.
     _large: Option<OwnedSemaphorePermit>,
@@ -108,13 +111,20 @@ enum Body {
 }
 
 /// A request whose prompt was counted.
-struct Counted {
+pub(super) struct Counted {
     read: Read,
     count: Option<Count>,
 }
 
+impl Counted {
+    /// Whether its answer is to be a stream.
+    pub(super) fn streams(&self) -> bool {
+        self.read.reading.as_ref().is_some_and(|reading| reading.shape.stream)
+    }
+}
+
 /// A request that may go to the engine; its record holds the permit.
-struct Admitted {
+pub(super) struct Admitted {
     head: Head,
     record: Record,
     body: Body,
@@ -135,11 +145,13 @@ impl Pipeline {
         let too_long =
             StatusCode::from_u16(parts.admit.length.status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE);
         let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
-        Self { parts, proven: Arc::default(), edge: accept::edge_limit(), too_long, large }
+        let (truth, shadow) = (Arc::clone(&parts.truth), parts.shadow.clone());
+        let common = Arc::new(Common { truth, proven: Proven::default(), shadow });
+        Self { parts, common, edge: accept::edge_limit(), too_long, large }
     }
 
     /// Answers one request, whatever happens.
-    pub async fn serve(&self, request: Request<Incoming>) -> Response<OutBody> {
+    pub async fn serve(self: &Arc<Self>, request: Request<Incoming>) -> Response<OutBody> {
         let arrived = Instant::now();
         let (head, body) = request.into_parts();
         let ours = RequestId::next();
@@ -173,15 +185,19 @@ impl Pipeline {
 
     /// The path of a request.
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         arrived: Arrived,
         upload: &mut Upload,
-    ) -> Result<Response<AnswerBody>, Box<Refused>> {
+    ) -> Result<Response<Passing>, Box<Refused>> {
         let read = self.read(arrived, upload).await?;
         let counted = self.count(read).await?;
-        let admitted = self.admit(counted).await?;
+        let admitted = match self.keep_alive(&counted) {
+            // Its client hears that it waits: the same steps, inside the answer's body.
+            Some(every) => return self.wait_aloud(counted, every).await,
+            None => self.admit(counted).await?,
+        };
         let sent = self.send(admitted).await?;
-        self.hold(sent).await
+        self.hold(sent).await.map(|answer| answer.map(Passing::from))
     }
 
     fn arrive(
@@ -214,7 +230,7 @@ impl Pipeline {
             tenant: client.tenant.clone(),
             shape: Shape { api: Some(api), ..Shape::default() },
         });
-        let record = Record::new(entry, about, Arc::clone(&self.parts.truth), Arc::clone(&self.proven));
+        let record = Record::new(entry, about, Arc::clone(&self.common));
         let head = Head {
             method: parts.method,
             target: parts.uri,
@@ -240,7 +256,7 @@ impl Pipeline {
         }
         let Route::Prompt(api) = arrived.route else {
             let body = upload.body.take().map_or_else(|| Body::Held(Held::empty()), Body::Streamed);
-            return Ok(Read { arrived, reading: None, body, _large: None });
+            return Ok(Read { arrived, reading: None, trail: None, body, _large: None });
         };
         upload.begun = true;
         let held = match upload.body.as_mut() {
@@ -253,13 +269,14 @@ impl Pipeline {
         upload.body = None;
         let (reading, large) = self.understand(api, &held).await;
         match reading {
-            Ok(mut reading) => {
+            Ok((mut reading, trail)) => {
                 reading.shape.prefix = reading.prompt.head().map(|head| self.parts.key.hash(head));
                 arrived.record.about.sequences = reading.shape.sequences();
                 if let Some(entry) = arrived.record.entry() {
                     entry.shaped(reading.shape.clone());
                 }
-                Ok(Read { arrived, reading: Some(Arc::new(reading)), body: Body::Held(held), _large: large })
+                let (reading, trail) = (Some(Arc::new(reading)), trail.map(Arc::new));
+                Ok(Read { arrived, reading, trail, body: Body::Held(held), _large: large })
             }
             Err(error) => Err(arrived.record.turned_away(error)),
         }
@@ -270,11 +287,13 @@ impl Pipeline {
         &self,
         api: Api,
         held: &Held,
-    ) -> (Result<Reading, ReadError>, Option<OwnedSemaphorePermit>) {
-        let read = |api: Api, bytes: &[u8]| {
+    ) -> (Result<(Reading, Option<Trail>), ReadError>, Option<OwnedSemaphorePermit>) {
+        let key = self.parts.key;
+        let read = move |api: Api, bytes: &[u8]| {
             let mut reading = request::dialect::read(api, bytes)?;
             tokens::media::note(&mut reading);
-            Ok(reading)
+            let trail = Trail::of(&reading.prompt, &key);
+            Ok((reading, trail))
         };
         if held.bytes.len() <= LARGE {
             return (read(api, &held.bytes), None);
@@ -343,8 +362,8 @@ impl Pipeline {
     }
 
     /// Decides whether the request may go, and waits until it may.
-    async fn admit(&self, counted: Counted) -> Result<Admitted, Box<Refused>> {
-        let Counted { read: Read { arrived, reading, body, .. }, count } = counted;
+    pub(super) async fn admit(&self, counted: Counted) -> Result<Admitted, Box<Refused>> {
+        let Counted { read: Read { arrived, reading, trail, body, .. }, count } = counted;
         let Arrived { head, mut record, client, .. } = arrived;
         let Some(reading) = reading else {
             return Ok(Admitted { head, record, body, reserved: Tokens::ZERO, shape: None });
@@ -376,6 +395,7 @@ impl Pipeline {
             ttft: client.ttft.or_else(|| self.parts.admit.slo.ttft()),
             tenant: client.tenant.number(),
             priority: client.priority,
+            trail,
         };
         match self.parts.gate.admit(ask).await {
             Ok(permit) => {
@@ -388,7 +408,7 @@ impl Pipeline {
     }
 
     /// Writes the journal, then sends.
-    async fn send(&self, admitted: Admitted) -> Result<Sent, Box<Refused>> {
+    pub(super) async fn send(&self, admitted: Admitted) -> Result<Sent, Box<Refused>> {
         let Admitted { head, mut record, body, reserved, shape } = admitted;
         record.about.away = self.parts.snapshot.borrow().died_at.is_some();
         if let (true, Some(entry)) = (shape.is_some(), record.entry()) {
@@ -443,6 +463,16 @@ impl Pipeline {
 pub struct Refused {
     refusal: Refusal,
     record: Record,
+}
+
+impl Refused {
+    /// Ends the record of one whose answer had begun; the event that says why.
+    pub(super) fn inside_a_stream(self, too_long: StatusCode) -> Bytes {
+        let Self { refusal, record } = self;
+        let wire = refusal.wire(too_long);
+        record.refused_in_stream(&wire, refusal.outcome());
+        respond::refused_in_stream(&refusal, &wire)
+    }
 }
 
 impl Record {

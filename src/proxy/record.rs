@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::events::Usage;
 use super::respond::Wire;
-use crate::admit::Permit;
+use crate::admit::{Permit, Rule, Shadow, reached};
 use crate::ledger::{Ending, Entry};
 use crate::request::{Api, Outcome, Tokens};
 use crate::telemetry::{self, Event};
@@ -41,6 +41,16 @@ impl Proven {
     }
 }
 
+/// What the records of all requests share.
+pub struct Common {
+    /// Compares counts with the engine's.
+    pub truth: Arc<Truth>,
+    /// The longest prompt that was answered.
+    pub proven: Proven,
+    /// What the rules in shadow would have done.
+    pub shadow: Shadow,
+}
+
 /// What a record needs to know about its request.
 pub struct About {
     /// kvgate's id.
@@ -66,12 +76,12 @@ pub struct Record {
     /// The request.
     pub about: About,
     permit: Option<Permit>,
-    truth: Arc<Truth>,
-    proven: Arc<Proven>,
+    common: Arc<Common>,
     outcome: Option<Outcome>,
     status: u16,
     reason: Option<&'static str>,
-    would_refuse: Vec<&'static str>,
+    /// The rules that judged it in shadow, and for what they would have refused it.
+    shadow: Vec<(Rule, Option<&'static str>)>,
     last_token: Option<Instant>,
     output: u64,
     usage: Option<Usage>,
@@ -81,17 +91,16 @@ pub struct Record {
 impl Record {
     /// The record of a request that just arrived.
     #[must_use]
-    pub const fn new(entry: Entry, about: About, truth: Arc<Truth>, proven: Arc<Proven>) -> Self {
+    pub const fn new(entry: Entry, about: About, common: Arc<Common>) -> Self {
         Self {
             entry: Some(entry),
             about,
             permit: None,
-            truth,
-            proven,
+            common,
             outcome: None,
             status: 0,
             reason: None,
-            would_refuse: Vec::new(),
+            shadow: Vec::new(),
             last_token: None,
             output: 0,
             usage: None,
@@ -133,7 +142,7 @@ impl Record {
     /// The prompt, where no token of the answer has come yet and no prompt as long was ever answered.
     #[must_use]
     pub fn unproven(&self) -> Option<u64> {
-        self.about.prompt.filter(|prompt| self.last_token.is_none() && self.proven.unproven(*prompt))
+        self.about.prompt.filter(|prompt| self.last_token.is_none() && self.common.proven.unproven(*prompt))
     }
 
     /// Holds the place in the engine until the engine is done.
@@ -141,15 +150,29 @@ impl Record {
         self.permit = Some(permit);
     }
 
-    /// A rule in shadow would have refused.
-    pub fn would_refuse(&mut self, reason: &'static str) {
-        self.would_refuse.push(reason);
+    /// A rule in shadow judged it: for which reason it would have refused it, if it would.
+    pub fn shadowed(&mut self, rule: Rule, reason: Option<&'static str>) {
+        self.shadow.push((rule, reason));
+    }
+
+    /// What the queue in shadow would have done, as far as it knows by now.
+    fn queue_in_shadow(&mut self) {
+        if let Some(permit) = self.permit.as_ref().filter(|permit| permit.in_shadow()) {
+            self.shadow.push((Rule::Capacity, permit.would_refuse()));
+        }
     }
 
     /// The request is refused.
     pub fn refused(mut self, wire: &Wire, outcome: Outcome) {
         self.reason = Some(wire.reason);
         self.status = wire.status.as_u16();
+        self.outcome = Some(outcome);
+    }
+
+    /// The request is refused after its answer began.
+    pub fn refused_in_stream(mut self, wire: &Wire, outcome: Outcome) {
+        self.reason = Some(wire.reason);
+        self.status = 200;
         self.outcome = Some(outcome);
     }
 
@@ -211,17 +234,17 @@ impl Record {
     /// The engine is done with it: its place is free.
     pub fn engine_done(&mut self) {
         let fine = self.outcome.is_none();
-        self.would_refuse.extend(self.permit.as_ref().and_then(Permit::would_refuse));
+        self.queue_in_shadow();
         if let Some(permit) = self.permit.take()
             && fine
         {
             permit.completed(Tokens(self.output));
         }
         if fine && let Some(prompt) = self.about.prompt {
-            self.proven.note(self.about.incarnation, prompt);
+            self.common.proven.note(self.about.incarnation, prompt);
         }
         if let (Some(usage), Some(ours)) = (self.usage.take(), self.about.prompt) {
-            self.truth.compared(self.about.api, ours, usage.prompt, &self.about.id);
+            self.common.truth.compared(self.about.api, ours, usage.prompt, &self.about.id);
         }
     }
 
@@ -233,15 +256,20 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.would_refuse.extend(self.permit.as_ref().and_then(Permit::would_refuse));
+        self.queue_in_shadow();
         let default = if self.sent { Outcome::Completed } else { Outcome::ClientGone };
         let outcome = self.outcome.unwrap_or(default);
-        for reason in &self.would_refuse {
-            telemetry::emit(Event::WouldRefuse {
-                reason,
-                engine_outcome: outcome.label(),
-                id: &self.about.id,
-            });
+        for (rule, reason) in &self.shadow {
+            let engine_outcome = outcome.label();
+            if let Some(reason) = reason {
+                telemetry::emit(Event::WouldRefuse { reason, engine_outcome, id: &self.about.id });
+            }
+            if reached(outcome) {
+                self.common.shadow.note(*rule, reason.is_some(), outcome);
+                let (refused, completed) = (reason.is_some(), outcome == Outcome::Completed);
+                let crashed = outcome == Outcome::EngineCrashed;
+                telemetry::emit(Event::Shadowed { rule: rule.label(), refused, completed, crashed });
+            }
         }
         if let Some(entry) = self.entry.take() {
             entry.end(Ending { outcome, status: self.status, reason: self.reason });

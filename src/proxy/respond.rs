@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::body::BodyError;
 use super::forward::Failure;
@@ -223,16 +223,19 @@ pub struct Ids {
     pub shown: HeaderValue,
 }
 
-/// The answer to a refused request. `close` where the request's body was not read to its end.
-#[must_use]
-pub fn refuse(refusal: &Refusal, wire: &Wire, ids: &Ids, close: bool) -> Response<Bytes> {
-    let body = json!({"error": {
+fn error(refusal: &Refusal, wire: &Wire) -> Value {
+    json!({"error": {
         "message": message(refusal),
         "type": wire.kind,
         "param": wire.param,
         "code": wire.reason,
-    }});
-    let mut response = Response::new(Bytes::from(body.to_string()));
+    }})
+}
+
+/// The answer to a refused request. `close` where the request's body was not read to its end.
+#[must_use]
+pub fn refuse(refusal: &Refusal, wire: &Wire, ids: &Ids, close: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(error(refusal, wire).to_string()));
     *response.status_mut() = wire.status;
     let map = response.headers_mut();
     map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -272,6 +275,24 @@ pub fn refuse(refusal: &Refusal, wire: &Wire, ids: &Ids, close: bool) -> Respons
 /// The event that ends a broken stream, and the API's own ending after it.
 #[must_use]
 pub fn broken_stream(message: &str, code: &'static str) -> Bytes {
-    let error = json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}});
+    ending(&json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}}))
+}
+
+/// The same for a request that is refused after its answer began, because it waited aloud.
+#[must_use]
+pub fn refused_in_stream(refusal: &Refusal, wire: &Wire) -> Bytes {
+    ending(&error(refusal, wire))
+}
+
+/// The same for an engine's answer that is no stream, where one has begun.
+#[must_use]
+pub fn error_in_stream(answer: &[u8]) -> Bytes {
+    match serde_json::from_slice::<Value>(answer) {
+        Ok(object @ Value::Object(_)) => ending(&object),
+        _ => broken_stream("the engine did not answer with a stream", "upstream_error"),
+    }
+}
+
+fn ending(error: &Value) -> Bytes {
     Bytes::from(format!("event: error\ndata: {error}\n\ndata: [DONE]\n\n"))
 }

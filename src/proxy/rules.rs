@@ -68,9 +68,9 @@ impl Pipeline {
         record: &mut Record,
     ) -> Result<(), Refusal> {
         match (verdict, self.parts.modes.get(rule)) {
-            (Ok(()), _) | (Err(_), Mode::Off) => Ok(()),
-            (Err(refusal), Mode::Shadow) => {
-                record.would_refuse(refusal.wire(self.too_long).reason);
+            (Ok(()), Mode::Enforce) | (_, Mode::Off) => Ok(()),
+            (verdict, Mode::Shadow) => {
+                record.shadowed(rule, verdict.err().map(|refusal| refusal.wire(self.too_long).reason));
                 Ok(())
             }
             (Err(refusal), Mode::Enforce) => Err(refusal),

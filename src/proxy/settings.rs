@@ -39,6 +39,9 @@ pub struct Settings {
     pub first_byte_timeout_seconds: f64,
     /// Seconds a stream may be silent after its first event; 0 is no limit.
     pub stall_timeout_seconds: f64,
+    /// Seconds in the queue after which a stream's client hears a comment, and again after as long: its answer has
+    /// begun then, with status 200, and a refusal comes inside it. 0: a request waits in silence.
+    pub queue_keep_alive_seconds: f64,
     /// Seconds an idle connection to the engine is kept; must stay under the engine's own (vLLM: 5).
     pub pool_idle_seconds: f64,
     /// Largest plain answer collected before its head is sent, bytes; larger ones are passed on as they come.
@@ -69,6 +72,7 @@ impl Default for Settings {
             connect_timeout_seconds: 2.0,
             first_byte_timeout_seconds: 0.0,
             stall_timeout_seconds: 600.0,
+            queue_keep_alive_seconds: 0.0,
             pool_idle_seconds: 3.0,
             collect_bytes: 4 << 20,
             held_event_bytes: 1 << 20,
@@ -92,6 +96,7 @@ impl Settings {
             ("connect_timeout_seconds", self.connect_timeout_seconds, 0.001),
             ("first_byte_timeout_seconds", self.first_byte_timeout_seconds, 0.0),
             ("stall_timeout_seconds", self.stall_timeout_seconds, 0.0),
+            ("queue_keep_alive_seconds", self.queue_keep_alive_seconds, 0.0),
             ("pool_idle_seconds", self.pool_idle_seconds, 0.0),
             ("unread_timeout_seconds", self.unread_timeout_seconds, 1.0),
             ("drain_seconds", self.drain_seconds, 0.0),

@@ -11,6 +11,7 @@ mod id;
 mod prompt;
 mod shape;
 mod tokens;
+mod trail;
 
 pub use client::{Client, Priority, Tenant, TenantKey};
 pub use count::{Certainty, Count};
@@ -19,3 +20,4 @@ pub use id::{ClientId, RequestId, engine_id};
 pub use prompt::{ChatPrompt, Prompt, PromptItem};
 pub use shape::{Api, Outcome, Phase, PromptKind, Shape};
 pub use tokens::Tokens;
+pub use trail::{Mark, Trail};

@@ -78,6 +78,17 @@ pub enum Event<'a> {
         /// kvgate's id.
         id: &'a str,
     },
+    /// A request that a rule judged in shadow ended with the engine.
+    Shadowed {
+        /// Rule label.
+        rule: &'static str,
+        /// Whether the rule would have refused it.
+        refused: bool,
+        /// Whether the engine answered it whole.
+        completed: bool,
+        /// Whether the engine died under it.
+        crashed: bool,
+    },
     /// A prompt was counted.
     Counted {
         /// Prompt tokens.
@@ -235,6 +246,11 @@ pub fn emit(event: Event<'_>) {
             counter!(names::SHADOW_REJECTIONS, "reason" => reason, "engine_outcome" => engine_outcome)
                 .increment(1);
             tracing::info!(target: "kvgate::admission", id, reason, engine_outcome, "would_refuse");
+        }
+        Event::Shadowed { rule, refused, completed, crashed } => {
+            counter!(names::SHADOW_REQUESTS, "rule" => rule).increment(1);
+            counter!(names::SHADOW_FALSE, "rule" => rule).increment(u64::from(refused && completed));
+            counter!(names::SHADOW_MISSED, "rule" => rule).increment(u64::from(!refused && crashed));
         }
         Event::Counted { prompt_tokens, took } => {
             histogram!(names::PROMPT_TOKENS).record(prompt_tokens as f64);

@@ -40,6 +40,9 @@ metrics_table! {
     REQUESTS = "kvgate_requests_total", Counter, Count, "Requests that ended, by API and outcome.";
     REJECTIONS = "kvgate_rejections_total", Counter, Count, "Requests refused by kvgate, by reason.";
     SHADOW_REJECTIONS = "kvgate_shadow_rejections_total", Counter, Count, "Requests that a rule in shadow would have refused, by reason and by what the engine then did.";
+    SHADOW_REQUESTS = "kvgate_shadow_requests_total", Counter, Count, "Requests that a rule in shadow judged and that reached the engine, by rule.";
+    SHADOW_FALSE = "kvgate_shadow_false_refusals_total", Counter, Count, "Of these, those that the rule would have refused and the engine answered whole: false refusals at most.";
+    SHADOW_MISSED = "kvgate_shadow_misses_total", Counter, Count, "Of these, those that the rule let pass and the engine died under: misses at most.";
     PROMPT_TOKENS = "kvgate_prompt_tokens", Histogram, Count, "Prompt tokens of a request, counted by kvgate.";
     OUTPUT_TOKENS = "kvgate_output_tokens", Histogram, Count, "Output tokens of a request.";
     COUNT_SECONDS = "kvgate_count_seconds", Histogram, Seconds, "Time to render the template and count the tokens of one request.";

@@ -1,5 +1,7 @@
 //! Who is let in, who waits, who is refused, and in which words.
 
+use std::process::Command;
+
 use kvgate::admit::Mode;
 use kvgate::config::Config;
 use kvgate::sim::{self, Sim};
@@ -202,6 +204,110 @@ async fn in_shadow_all_passes_and_is_said() {
     }
     gate.idle().await;
     assert!(counted(&gate, name, full).await > before);
+    // The report says the same: one refused by the length, which the engine refused too; those that would have
+    // waited in vain, which the engine served.
+    let admin = format!("http://{}", gate.admin);
+    let report = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvgate"));
+        let output = command.args(["shadow-report", "--admin", &admin]).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let lines: Value = serde_json::from_str(&tokio::task::block_in_place(|| report(&["--json"]))).unwrap();
+    let of = |rule: &str| lines.as_array().unwrap().iter().find(|line| line["rule"] == rule).unwrap().clone();
+    let length = of("length");
+    assert_eq!(
+        (&length["requests"], &length["refused"], &length["refused_failed"]),
+        (&json!(5), &json!(1), &json!(1))
+    );
+    let capacity = of("capacity");
+    assert_eq!(capacity["requests"], 5);
+    assert!(capacity["refused"].as_u64() >= Some(1), "{capacity}");
+    assert_eq!(capacity["refused"], capacity["refused_completed"]);
+    let text = tokio::task::block_in_place(|| report(&[]));
+    assert!(text.contains("The order in which to switch them on:"), "{text}");
+}
+
+#[test]
+fn a_shadow_report_that_cannot_be_had_says_why() {
+    let report = |admin: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvgate"));
+        let output = command.args(["shadow-report", "--admin", admin]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (admin, why) in [
+        ("http://127.0.0.1:1", "is the gateway running?"),
+        ("https://127.0.0.1:1", "speaks http"),
+        ("127.0.0.1:1", "http"),
+        ("not a url", "not a URL"),
+    ] {
+        let (code, text) = report(admin);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(admin) && text.contains(why), "{text}");
+    }
+}
+
+/// An engine with room for one request, and a gateway whose waiting streams hear comments; the one that holds the
+/// engine meanwhile.
+async fn waiting_aloud() -> (Sim, Gate, Raw) {
+    let (sim, gate) = simulated(small(), |c| c.proxy.queue_keep_alive_seconds = 0.05).await;
+    let long = json!({"prompt": ids(400), "max_tokens": 400, "stream": true});
+    let mut first = sent(&gate, completion(&long)).await;
+    assert_eq!(first.head().await.status, 200);
+    (sim, gate, first)
+}
+
+fn stream(output: u64) -> Value {
+    json!({"prompt": ids(400), "max_tokens": output, "stream": true})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_waits_aloud_hears_comments_and_then_the_engine_byte_for_byte() {
+    let (sim, gate, _first) = waiting_aloud().await;
+    let mut client = sent(&gate, completion(&stream(20))).await;
+    let answer = client.answer().await;
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, Some("text/event-stream; charset=utf-8"))
+    );
+    assert!(answer.header("x-kvgate-request-id").is_some());
+    let comment = ": waiting\n\n";
+    let text = answer.text();
+    assert!(text.starts_with(comment), "{text}");
+    let engine = text.trim_start_matches(comment);
+    assert!(engine.starts_with("data: ") && engine.ends_with("data: [DONE]\n\n"), "{engine}");
+    assert!(!engine.contains(": waiting"), "none once it has begun");
+    assert_eq!(engine.matches("data: ").count(), 21, "{engine}");
+    assert_eq!(sim.stats().preemptions, 0);
+    gate.idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_one_that_waited_aloud_is_an_event_and_one_that_leaves_frees_its_place() {
+    let (sim, gate, first) = waiting_aloud().await;
+    let head = [("x-kvgate-max-wait", "30")];
+    let mut gone = sent(&gate, post("/v1/completions", &head, &stream(20))).await;
+    assert_eq!(gone.head().await.status, 200);
+    assert_eq!(gone.chunk().await, b": waiting\n\n");
+    gate.loaded(1, 1).await;
+    drop(gone);
+    gate.loaded(1, 0).await;
+    // Nobody knows the pace yet who has seen no stream end: the deadline itself passes.
+    let head = [("x-kvgate-max-wait", "0.3")];
+    let mut late = sent(&gate, post("/v1/completions", &head, &stream(20))).await;
+    let answer = late.answer().await;
+    if answer.status == 200 {
+        let (_, event) = answer.text().rsplit_once(": waiting\n\n").unwrap();
+        let data =
+            event.strip_prefix("event: error\ndata: ").unwrap().strip_suffix("\n\ndata: [DONE]\n\n").unwrap();
+        let error: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(error["error"]["code"], "engine_saturated");
+    } else {
+        assert_eq!((answer.status, answer.code().as_str()), (429, "engine_saturated"));
+    }
+    assert_eq!(sim.stats().prompts_seen.len(), 1);
+    drop(first);
+    gate.idle().await;
 }
 
 /// A gateway with an admin token.

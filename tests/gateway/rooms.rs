@@ -33,7 +33,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "sim",
         ],
     ),
-    ("cli", &["config", "gateway", "tokens", "crash", "ledger", "sim", "request", "telemetry"]),
+    ("cli", &["config", "gateway", "tokens", "admit", "crash", "ledger", "sim", "request", "telemetry"]),
 ];
 
 fn sources(dir: &Path, into: &mut Vec<PathBuf>) {

@@ -19,6 +19,8 @@ const ON_ARRIVAL: f64 = 0.85;
 const IN_QUEUE: f64 = 1.3;
 /// How often the queue is looked through for those that cannot make it.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A queue longer than this is looked through for passed deadlines once in so long.
+const SWEPT: (usize, Duration) = (128, Duration::from_millis(10));
 /// What a refused client is told while the pace is unknown, and by how much more each further one.
 const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
 
@@ -45,7 +47,7 @@ impl Admission {
             return Some((wait, ask.max_wait));
         }
         let ttft = ask.ttft?;
-        let engine = self.books.prefill.ttft(asked.kind.prompt, now);
+        let engine = self.books.prefill.ttft(asked.prompt(), now);
         let hopeless = gates::hopeless(Duration::ZERO, ttft, engine);
         let slack = ttft.as_secs_f64() - engine;
         let mine = self.queue.of(asked.kind.tenant, asked.priority);
@@ -54,6 +56,12 @@ impl Admission {
     }
 
     pub(super) fn evict_late(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        // A long queue is not looked through at each arrival; who waits keeps his own deadline besides.
+        let swept = self.swept.map_or(SWEPT.1, |swept| now.saturating_duration_since(swept));
+        if self.queue.len() > SWEPT.0 && swept < SWEPT.1 {
+            return;
+        }
+        self.swept = Some(now);
         let late = |waiter: &Waiter| waiter.deadline <= now;
         let passed: Vec<u64> = self.queue.iter().filter(|(w, _)| late(w)).map(|(w, _)| w.id).collect();
         for id in passed {
@@ -98,7 +106,7 @@ impl Admission {
             let ttft = waiter.ttft?;
             let waited = now.saturating_duration_since(waiter.since);
             let stood = now.saturating_duration_since(standing);
-            let engine = self.books.prefill.ttft(waiter.asked.kind.prompt, now);
+            let engine = self.books.prefill.ttft(waiter.asked.prompt(), now);
             let late = self.gates.misses(waited, stood, ttft, engine);
             late.then(|| (waiter.id, waited + Duration::from_secs_f64(engine.clamp(0.0, 3600.0)), ttft))
         };

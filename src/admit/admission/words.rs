@@ -1,10 +1,11 @@
 //! What is asked of the admission, and what it answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admit::predict::Kind;
 use crate::admit::rejection::Rejection;
-use crate::request::{Priority, Tokens};
+use crate::request::{Priority, Tokens, Trail};
 
 /// What a request asks of the gate.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,8 @@ pub struct Ask {
     pub tenant: u64,
     /// Whether somebody waits for it.
     pub priority: Priority,
+    /// The beginnings of its prompt, where it has text.
+    pub trail: Option<Arc<Trail>>,
 }
 
 impl Ask {

@@ -8,8 +8,9 @@ use indexmap::IndexMap;
 use tokio::time::Instant;
 
 use crate::admit::predict::{Kind, Predictor};
+use crate::admit::prefix::Prefixes;
 use crate::admit::shares::Shares;
-use crate::request::{Priority, Tokens};
+use crate::request::{Priority, Tokens, Trail};
 
 use super::CapacitySettings;
 use super::flight::{Candidate, Flight, draw};
@@ -49,6 +50,8 @@ pub struct Books {
     pub stalls: Stalls,
     /// What each tenant has had.
     pub shares: Shares,
+    /// Beginnings of prompts that the engine has seen.
+    pub prefixes: Prefixes,
     /// Tokens of the pool and of a block, once known in this life.
     pub(super) pool: Option<(u64, u64)>,
     pub(super) ranks: u64,
@@ -80,6 +83,7 @@ impl Books {
             prefill: Prefill::default(),
             stalls: Stalls::default(),
             shares: Shares::default(),
+            prefixes: Prefixes::default(),
             pool: None,
             ranks: 1,
             taken: None,
@@ -111,6 +115,7 @@ impl Books {
             likely: self.predictor.mean(&kind).get(),
             draw: draw(id),
             doubt: false,
+            cached: 0,
         };
         self.estimate(&mut candidate, 0);
         candidate
@@ -129,6 +134,17 @@ impl Books {
         asked.output = total(self.settings.output_quantile);
         asked.doubt = self.predictor.knows(&asked.kind) && total(LOW) < total(HIGH);
         asked.plan = if asked.doubt { total(f64::from(asked.draw) / TWO_TO_32) } else { asked.output };
+    }
+
+    /// Prompt tokens of one that begins so that the engine will likely find in its prefix cache.
+    #[must_use]
+    pub fn cached(&self, trail: &Trail, prompt: u64) -> u64 {
+        self.prefixes.found(trail, prompt, self.pool.map_or(0, |(tokens, _)| tokens))
+    }
+
+    /// The prompt of one that begins so goes to the engine.
+    pub fn begins(&mut self, trail: &Trail, prompt: u64) {
+        self.prefixes.sent(trail, prompt, self.pool.map_or(0, |(tokens, _)| tokens));
     }
 
     /// Requests in flight.
@@ -177,7 +193,7 @@ impl Books {
     pub fn admit(&mut self, id: u64, asked: Candidate, now: Instant) {
         self.occupy(now);
         let flight = Flight::new(asked, self.busy, now);
-        self.prefill.sent(id, asked.kind.prompt, asked.stream, now);
+        self.prefill.sent(id, asked.prompt(), asked.stream, now);
         self.shares.sent(asked.kind.tenant, asked.kind.prompt.saturating_mul(asked.sequences));
         self.sequences += asked.sequences;
         if let Some(replaced) = self.flights.insert(id, flight) {
@@ -280,6 +296,7 @@ impl Books {
         self.flights.clear();
         self.prefill.clear();
         self.shares.clear();
+        self.prefixes.clear();
         self.sequences = 0;
         self.measured = Measured::default();
         self.seats = Seats::default();

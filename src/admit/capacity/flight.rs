@@ -6,6 +6,7 @@ use crate::admit::predict::Kind;
 use crate::request::{Priority, Tokens};
 
 use super::pace::Began;
+use super::prefill::Prompt;
 use super::timeline::Job;
 
 /// A request that asks to be admitted.
@@ -30,9 +31,24 @@ pub struct Candidate {
     pub draw: u32,
     /// Whether `plan` is a matter of chance; else it is a bound.
     pub doubt: bool,
+    /// Prompt tokens that the engine will likely find in its prefix cache.
+    pub cached: u64,
 }
 
 impl Candidate {
+    /// The same, with so many prompt tokens that the engine will likely find in its prefix cache: they cost no
+    /// prefill. The KV pool is not credited: what is shared there shows in the next scrape.
+    #[must_use]
+    pub const fn crediting(self, cached: u64) -> Self {
+        Self { cached, ..self }
+    }
+
+    /// Its prompt, as the engine's prefill sees it.
+    #[must_use]
+    pub const fn prompt(&self) -> Prompt {
+        Prompt { tokens: self.kind.prompt, cached: self.cached }
+    }
+
     /// Tokens it reserves: prompt and output of all its sequences.
     #[must_use]
     pub fn reserved(&self) -> Tokens {

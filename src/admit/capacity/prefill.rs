@@ -2,7 +2,8 @@
 //!
 //! An engine computes the prompts that it was given one after another, a bounded number of tokens in
 //! each step: the first token of one comes when all before it and itself are done. Learned from streams
-//! by recursive least squares: seconds = w0 + w1·Σp/10³ + w2·Σp²/(2·10⁶) over the prompts p that were
+//! by recursive least squares: seconds = w0 + w1·Σ(p−c)/10³ + w2·Σ(p²−c²)/(2·10⁶) over the prompts p, of which c
+//! are found in the prefix cache, that were
 //! outstanding when it was sent, its own included; the square is attention.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,10 +21,39 @@ const SCALING: u32 = 3;
 /// The least of the second weight: prefill is never free.
 const LEAST_PER_THOUSAND: f64 = 0.0005;
 
+/// A prompt, as the prefill sees it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// All of it, tokens.
+    pub tokens: u64,
+    /// What the engine finds in its prefix cache, at its beginning.
+    pub cached: u64,
+}
+
+impl Prompt {
+    /// Tokens that are computed.
+    #[must_use]
+    pub fn fresh(self) -> f64 {
+        self.tokens.saturating_sub(self.cached) as f64
+    }
+
+    /// Pairs of tokens that attention looks at: each that is computed, with all before it.
+    fn pairs(self) -> f64 {
+        let (all, cached) = (self.tokens as f64, self.cached.min(self.tokens) as f64);
+        (all * all - cached * cached) / 2.0
+    }
+}
+
+impl From<u64> for Prompt {
+    fn from(tokens: u64) -> Self {
+        Self { tokens, cached: 0 }
+    }
+}
+
 /// One prompt in the engine without a first token.
 #[derive(Debug, Clone, Copy)]
 struct Outstanding {
-    prompt: f64,
+    prompt: Prompt,
     /// Sums when it was sent, its own included.
     tokens: f64,
     squares: f64,
@@ -66,10 +96,10 @@ impl Default for Prefill {
 
 impl Prefill {
     /// A prompt goes to the engine.
-    pub fn sent(&mut self, id: u64, prompt: u64, stream: bool, now: Instant) {
-        let prompt = prompt as f64;
-        self.tokens += prompt;
-        self.squares += prompt * prompt / 2.0;
+    pub fn sent(&mut self, id: u64, prompt: impl Into<Prompt>, stream: bool, now: Instant) {
+        let prompt = prompt.into();
+        self.tokens += prompt.fresh();
+        self.squares += prompt.pairs();
         let until = later(self.busy_until.unwrap_or(now).max(now), self.cost(prompt));
         self.busy_until = Some(until);
         let one = Outstanding { prompt, tokens: self.tokens, squares: self.squares, sent: now };
@@ -82,7 +112,7 @@ impl Prefill {
     /// The first token of one came: teaches the weights.
     pub fn first_token(&mut self, id: u64, now: Instant) {
         let Some(one) = self.gone(id, now) else { return };
-        self.proven = self.proven.max(one.prompt as u64);
+        self.proven = self.proven.max(one.prompt.tokens);
         let took = now.saturating_duration_since(one.sent).as_secs_f64();
         self.learn([1.0, one.tokens / 1e3, one.squares / 1e6], took);
     }
@@ -112,7 +142,7 @@ impl Prefill {
         (self.tokens, self.squares, self.busy_until) = (0.0, 0.0, None);
     }
 
-    /// Prompt tokens sent whose first token has not come.
+    /// Prompt tokens to be computed that were sent and whose first token has not come.
     #[must_use]
     pub const fn tokens(&self) -> f64 {
         self.tokens
@@ -126,14 +156,15 @@ impl Prefill {
 
     /// Seconds of prefill that a prompt is, beside those before it.
     #[must_use]
-    pub fn cost(&self, prompt: f64) -> f64 {
-        self.weights[1] * prompt / 1e3 + self.weights[2] * prompt * prompt / 2e6
+    pub fn cost(&self, prompt: impl Into<Prompt>) -> f64 {
+        let prompt = prompt.into();
+        self.weights[1] * prompt.fresh() / 1e3 + self.weights[2] * prompt.pairs() / 1e6
     }
 
     /// Seconds until the first token of a prompt that is sent now.
     #[must_use]
-    pub fn ttft(&self, prompt: u64, now: Instant) -> f64 {
-        self.backlog(now) + self.weights[0] + self.cost(prompt as f64)
+    pub fn ttft(&self, prompt: impl Into<Prompt>, now: Instant) -> f64 {
+        self.backlog(now) + self.weights[0] + self.cost(prompt)
     }
 
     /// Prompt tokens that are computed in so many seconds.
@@ -156,13 +187,13 @@ impl Prefill {
 
     /// Prompts without a first token, tokens each.
     pub fn unproven(&self) -> impl Iterator<Item = u64> + '_ {
-        self.outstanding.values().map(|one| one.prompt as u64)
+        self.outstanding.values().map(|one| one.prompt.tokens)
     }
 
     fn gone(&mut self, id: u64, now: Instant) -> Option<Outstanding> {
         let one = self.outstanding.remove(&id)?;
-        self.tokens = (self.tokens - one.prompt).max(0.0);
-        self.squares = (self.squares - one.prompt * one.prompt / 2.0).max(0.0);
+        self.tokens = (self.tokens - one.prompt.fresh()).max(0.0);
+        self.squares = (self.squares - one.prompt.pairs()).max(0.0);
         if self.outstanding.is_empty() {
             (self.tokens, self.squares, self.busy_until) = (0.0, 0.0, Some(now));
         }

@@ -40,6 +40,7 @@ fn ask(prompt: u64, wait: Duration) -> Ask {
         ttft: None,
         tenant: 0,
         priority: Priority::Interactive,
+        trail: None,
     }
 }
 

@@ -169,6 +169,7 @@ impl World {
                 ttft: None,
                 tenant: 0,
                 priority: Priority::Interactive,
+                trail: None,
             };
             match self.admission.as_mut().map(|a| a.arrive(id, &ask, now)) {
                 None | Some(Arrival::Admitted) => self.go(id),

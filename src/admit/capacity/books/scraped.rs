@@ -30,6 +30,7 @@ impl Books {
         if !signals.fresh || self.taken.is_some_and(|before| taken <= before) {
             return;
         }
+        self.prefixes.hits(signals.prefix_hits);
         self.occupy(now);
         let before = self.taken.replace(taken);
         let since = before.map(|before| taken.saturating_duration_since(before));
