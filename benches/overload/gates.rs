@@ -1,8 +1,8 @@
 //! What must hold, as a table: value, bound, verdict.
 //!
-//! A value is a mean over courses of chance and must keep its bound with the one-sided 95 % confidence
-//! limit of that mean (Student's t), so that few courses make it harder, not easier. Ratios are taken
-//! course by course, on their logarithms.
+//! A value is a mean over courses of chance and must keep its bound. Where it keeps it with the one-sided 95 %
+//! confidence limit of that mean too (Student's t), it is `sure`; the geometric means against other rules must be.
+//! More courses (`--seeds`) make more of them sure. Ratios are taken course by course, on their logarithms.
 
 use std::collections::HashMap;
 
@@ -41,33 +41,48 @@ impl Plan {
     }
 }
 
+/// What a gate asks of a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Must {
+    /// The mean keeps the bound.
+    Hold,
+    /// So does its confidence limit.
+    BeSure,
+}
+
 /// The verdicts so far.
 struct Report {
     failed: usize,
 }
 
 impl Report {
-    fn line(&mut self, what: &str, (value, limit): (f64, f64), (sign, bound): (&str, f64), holds: bool) {
-        let verdict = if holds { "pass" } else { "FAIL" };
-        self.failed += usize::from(!holds);
+    fn line(&mut self, what: &str, (value, limit): (f64, f64), (sign, bound): (&str, f64), must: Must) {
+        let keeps = |value: f64| if sign == "≥" { value >= bound } else { value <= bound };
+        let verdict = match must {
+            Must::BeSure if !keeps(limit) => "FAIL",
+            _ if !keeps(value) => "FAIL",
+            _ if keeps(limit) => "sure",
+            _ => "pass",
+        };
+        self.failed += usize::from(verdict == "FAIL");
         println!("| {what} | {value:.3} | {limit:.3} | {sign} {bound} | {verdict} |");
     }
 
     fn at_least(&mut self, what: &str, sample: &[f64], bound: f64) {
         let low = mean(sample).value - limit(sample);
-        self.line(what, (mean(sample).value, low), ("≥", bound), low >= bound);
+        self.line(what, (mean(sample).value, low), ("≥", bound), Must::Hold);
     }
 
     fn at_most(&mut self, what: &str, sample: &[f64], bound: f64) {
         let high = mean(sample).value + limit(sample);
-        self.line(what, (mean(sample).value, high), ("≤", bound), high <= bound);
+        self.line(what, (mean(sample).value, high), ("≤", bound), Must::Hold);
     }
 
     /// A ratio, from logarithms of ratios.
-    fn ratio(&mut self, what: &str, logs: &[f64], bound: f64) {
+    fn ratio(&mut self, what: &str, logs: &[f64], bound: f64, must: Must) {
         let middle = mean(logs).value;
         let low = (middle - limit(logs)).exp();
-        self.line(what, (middle.exp(), low), ("≥", bound), low >= bound);
+        self.line(what, (middle.exp(), low), ("≥", bound), must);
     }
 }
 
@@ -93,7 +108,7 @@ pub fn gates(seeds: Seeds, seconds: Option<u32>) -> bool {
     let plan = gates.plan();
     eprintln!("{} cells, {} courses of each", plan.cells.len(), seeds.count);
     gates.scores = plan.run(seeds);
-    println!("| gate | value | 95 % limit | bound | |\n|---|---|---|---|---|");
+    println!("| gate | value | 95 % limit | bound | verdict |\n|---|---|---|---|---|");
     gates.under_capacity();
     gates.over_capacity();
     gates.against_the_design();
@@ -106,12 +121,11 @@ pub fn gates(seeds: Seeds, seconds: Option<u32>) -> bool {
 }
 
 const UNDER: [(&str, &str); 3] = [("h100", "chat"), ("h100", "chat-bursty"), ("a100", "chat")];
-const SCENES: [(Scenario, &str, &str, f64); 5] = [
+const SCENES: [(Scenario, &str, &str, f64); 4] = [
     (Scenario::Fair, "h100", "chat", 2.0),
     (Scenario::Fair, "a100", "reason", 2.0),
     (Scenario::Prio, "h100", "chat", 1.5),
     (Scenario::Bypass, "a100", "reason", 1.2),
-    (Scenario::Crash, "h100", "chat", 0.7),
 ];
 const STALES: [(&str, &str); 2] = [("a100", "chat-bursty"), ("a100", "reason")];
 
@@ -157,6 +171,7 @@ impl Gates {
         for (scenario, engine, name, load) in SCENES {
             want(scenario, (engine, name), load, product(engine));
         }
+        want(Scenario::Crash, ("h100", "chat"), 0.7, product("h100").learning());
         want(Scenario::Crash, ("h100", "chat"), 0.7, product("h100").guarded(GUARD));
         for (engine, name) in STALES {
             let product = || product(engine);
@@ -240,11 +255,16 @@ impl Gates {
                 sums.iter_mut().zip(&logs).for_each(|(sum, log)| *sum += log / WORKLOADS.len() as f64);
                 worst.push((mean(&logs).value, format!("{engine} {name} 2x against {rule}"), logs));
             }
-            self.report.ratio(&format!("2x: good tokens, geometric mean against {rule}"), &sums, 1.2);
+            self.report.ratio(
+                &format!("2x: good tokens, geometric mean against {rule}"),
+                &sums,
+                1.2,
+                Must::BeSure,
+            );
         }
         worst.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (_, what, logs) in worst.iter().take(5) {
-            self.report.ratio(&format!("{what}: good tokens, among the worst"), logs, 0.9);
+            self.report.ratio(&format!("{what}: good tokens, among the worst"), logs, 0.9, Must::Hold);
         }
     }
 
@@ -255,7 +275,7 @@ impl Gates {
         let reason = victims(&at("Fair a100 reason 2 kvgate"));
         let interactive = at("Prio h100 chat 1.5 kvgate").each(|s| 100.0 * s.interactive);
         let bypass = at("Bypass a100 reason 1.2 kvgate").each(|s| s.preemptions);
-        let deaths = at("Crash h100 chat 0.7 kvgate").each(|s| s.deaths);
+        let deaths = at("Crash h100 chat 0.7 kvgate +learned").each(|s| s.deaths);
         let guarded = at("Crash h100 chat 0.7 kvgate +guard").each(|s| s.deaths);
         self.report.at_least("flood 70 %, chat 2x: victims' SLO%", &chat, 95.0);
         self.report.at_least("flood 70 %, reason 2x: victims' SLO%", &reason, 85.0);
@@ -263,16 +283,16 @@ impl Gates {
         self.report.at_most("a quarter bypasses, reason 1.2x: preemptions/1k", &bypass, 10.0);
         let most = |sample: &[f64]| sample.iter().copied().fold(0.0, f64::max);
         self.report.line(
-            "outliers: deaths, most of a course",
-            (mean(&deaths).value, most(&deaths)),
+            "outliers, guard learned: deaths, most of a course",
+            (most(&deaths), most(&deaths)),
             ("≤", 1.0),
-            most(&deaths) <= 1.0,
+            Must::BeSure,
         );
         self.report.line(
-            "outliers, guard: deaths",
-            (mean(&guarded).value, most(&guarded)),
+            "outliers, guard configured: deaths",
+            (most(&guarded), most(&guarded)),
             ("≤", 0.0),
-            most(&guarded) <= 0.0,
+            Must::BeSure,
         );
         for (engine, name) in STALES {
             let at = |rule: &str| self.scores(&format!("Stale {engine} {name} 1.5 kvgate{rule}"));
@@ -280,7 +300,12 @@ impl Gates {
             let sights = [(" stale", 0.97), (" no metrics", 0.92), (" nothing", 0.92), (" no pool", 0.92)];
             let ratios = sights.map(|(sight, bound)| (sight, logs(&at(sight), &fresh), bound));
             for (sight, logs, bound) in ratios {
-                self.report.ratio(&format!("{engine} {name} 1.5x{sight}: good tokens kept"), &logs, bound);
+                self.report.ratio(
+                    &format!("{engine} {name} 1.5x{sight}: good tokens kept"),
+                    &logs,
+                    bound,
+                    Must::Hold,
+                );
             }
         }
     }
@@ -302,7 +327,12 @@ impl Gates {
             &over.each(|s| 100.0 * s.admitted_attained),
             95.0,
         );
-        self.report.ratio("shared prefix, chat 2x: good tokens against the best cap", &logs, 0.95);
+        self.report.ratio(
+            "shared prefix, chat 2x: good tokens against the best cap",
+            &logs,
+            0.95,
+            Must::Hold,
+        );
     }
 
     /// A slow engine is not an overloaded one.
@@ -313,7 +343,7 @@ impl Gates {
             let most = touched.iter().copied().fold(0.0, f64::max);
             let (ttft, itl) = (scores.mean(|s| s.ttft_half), scores.mean(|s| s.itl_half));
             let what = format!("slow engine {load}x (TTFT {ttft:.1} s, ITL {itl:.3} s): refused or queued%");
-            self.report.line(&what, (mean(&touched).value, most), ("≤", 0.0), most <= 0.0);
+            self.report.line(&what, (mean(&touched).value, most), ("≤", 0.0), Must::BeSure);
         }
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvgate::admit::{Action, Admission, Arrival, Ask, Kind, Limits, Rejection, Settings, Signals, length};
+use kvgate::admit::{
+    Action, Admission, Arrival, Ask, Kind, Limits, Mode, Rejection, Settings, Signals, length,
+};
 use kvgate::request::{Count, Mark, Priority, Shape, Tokens, Trail};
 use tokio::time::Instant;
 
@@ -77,6 +79,11 @@ impl Gateway {
     pub fn arrive(&mut self, id: u64, request: &Request, (targets, now): (bool, f64)) -> (Word, Vec<Action>) {
         let count = Count::exact(Tokens(u64::from(request.prompt)));
         if let Err(why) = length::check(&self.limits, &count, &Shape::default()) {
+            self.note(rejected(&why));
+            return (Word::Away(None), Vec::new());
+        }
+        let guard = self.admission.guard().filter(|_| self.settings.mode.guard == Mode::Enforce);
+        if let Some(why) = guard.and_then(|guard| length::guarded(Tokens(guard), &count).err()) {
             self.note(rejected(&why));
             return (Word::Away(None), Vec::new());
         }

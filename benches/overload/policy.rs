@@ -1,6 +1,6 @@
 //! The rules that are compared, each at one fixed setting.
 
-use kvgate::admit::{CapacitySettings, Comparison, LengthSettings, Policy, Settings, SloSettings};
+use kvgate::admit::{CapacitySettings, Comparison, LengthSettings, Mode, Policy, Settings, SloSettings};
 use std::num::NonZeroU64;
 
 use super::engine::Engine;
@@ -114,6 +114,15 @@ impl Rule {
         if let Some(settings) = &mut self.settings {
             settings.length =
                 LengthSettings { max_prompt_tokens: NonZeroU64::new(tokens), ..LengthSettings::default() };
+        }
+        self
+    }
+
+    /// The same, with the learned guard switched on.
+    pub fn learning(mut self) -> Self {
+        self.name += " +learned";
+        if let Some(settings) = &mut self.settings {
+            settings.mode.guard = Mode::Enforce;
         }
         self
     }

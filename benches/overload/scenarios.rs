@@ -149,7 +149,7 @@ impl Scenario {
         let mut rules = match self {
             Self::Stale => return stale(engine),
             Self::Slow => return vec![Rule::defaults(), Rule::none()],
-            Self::Crash => vec![kvgate(), kvgate().guarded(GUARD)],
+            Self::Crash => vec![kvgate(), kvgate().learning(), kvgate().guarded(GUARD)],
             _ => vec![kvgate()],
         };
         rules.extend([100, 256].map(Rule::cap));

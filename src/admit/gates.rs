@@ -108,7 +108,7 @@ impl Gates {
     fn latency(&self, asked: &Candidate, look: &Look<'_>, batch: bool) -> Option<Verdict> {
         let target = self.itl?;
         let prefill = &look.books.prefill;
-        let stall = prefill.backlog(look.now) + prefill.cost(asked.prompt());
+        let stall = (prefill.backlog(look.now), prefill.cost(asked.prompt()));
         let harm = look.books.stalls.harm(look.books.streams(look.now), stall, target);
         let most = if look.urgent { HARMED.1 } else { HARMED.0 };
         let share = if batch { OVER.1 } else { OVER.0 };

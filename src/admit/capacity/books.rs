@@ -28,6 +28,9 @@ const MOST_SEQUENCES: u64 = 1 << 16;
 const LOW: f64 = 0.05;
 const HIGH: f64 = 0.95;
 const TWO_TO_32: f64 = 4_294_967_296.0;
+/// The quantile of what is left of an answer that a stream's budget of inter-token latency is reckoned with: a
+/// short one has less to spend.
+const SHORT: f64 = 0.3;
 /// Tokens after which it is asked again how long an answer will be.
 const NEWS: u64 = 16;
 
@@ -256,16 +259,19 @@ impl Books {
     fn renew(&mut self, id: u64, generated: u64) {
         let Some(mut flight) = self.flights.get(&id).copied() else { return };
         self.estimate(&mut flight.asked, generated);
-        flight.left = self.predictor.remaining(&flight.asked.kind, Tokens(generated), 0.5).get();
+        flight.left = self.predictor.remaining(&flight.asked.kind, Tokens(generated), SHORT).get();
         self.flights.insert(id, flight);
     }
 
     /// The streams of those for whom somebody waits, as the budget of inter-token latency sees them.
     pub fn streams(&self, now: Instant) -> impl Iterator<Item = Stream> + '_ {
-        let waited = self.flights.values().filter(|flight| flight.asked.priority == Priority::Interactive);
-        waited.filter_map(move |flight| {
-            let since_first = now.saturating_duration_since(flight.first?).as_secs_f64();
-            Some(Stream { generated: flight.generated, left: flight.left, since_first })
+        let waited = self
+            .flights
+            .values()
+            .filter(|flight| flight.asked.priority == Priority::Interactive && flight.asked.stream);
+        waited.map(move |flight| {
+            let since = |first| now.saturating_duration_since(first).as_secs_f64();
+            Stream { generated: flight.generated, left: flight.left, since_first: flight.first.map(since) }
         })
     }
 

@@ -16,7 +16,9 @@ const MEMORY: f64 = 0.95;
 /// Gaps from which on they are believed, and what is taken before, seconds.
 const ENOUGH: usize = 16;
 const UNKNOWN: f64 = 0.02;
-/// A stream is taken for over its target a little before it is.
+/// Share of the target that is planned with: nobody knows how long an answer will be.
+const PLANNED: f64 = 0.9;
+/// A stream is taken for over that a little before it is.
 const NEARLY: f64 = 0.95;
 
 /// One stream as this file sees it, seconds.
@@ -26,8 +28,8 @@ pub struct Stream {
     pub generated: u64,
     /// Tokens that likely come.
     pub left: u64,
-    /// Since its first token.
-    pub since_first: f64,
+    /// Since its first token; `None` before it.
+    pub since_first: Option<f64>,
 }
 
 /// What a prompt would do to the streams.
@@ -74,19 +76,27 @@ impl Stalls {
         }
     }
 
-    /// What a prompt that holds all up for `stall` seconds would do to `streams`, by a `target` of
-    /// seconds per token; O(n).
-    pub fn harm(&self, streams: impl Iterator<Item = Stream>, stall: f64, target: f64) -> Harm {
+    /// What a prompt of `own` seconds of prefill, behind `backlog` seconds of others', would do to `streams`, by a
+    /// `target` of seconds per token; O(n). One that has not begun is itself in the backlog: the new prompt will
+    /// hold it up right after its first token.
+    pub fn harm(
+        &self,
+        streams: impl Iterator<Item = Stream>,
+        (backlog, own): (f64, f64),
+        target: f64,
+    ) -> Harm {
         let quick = self.low.unwrap_or(UNKNOWN);
         let mean = if self.count > 1.0 { self.sum / self.count } else { UNKNOWN };
         let mut harm = Harm::default();
-        for stream in streams.filter(|stream| stream.generated >= 2) {
+        for stream in streams {
             let left = stream.left as f64;
-            let budget = target * (stream.generated as f64 - 1.0 + left);
-            let spent = stream.since_first + left * quick;
+            let budget = PLANNED * target * (stream.generated as f64 - 1.0 + left).max(0.0);
+            let spent = stream.since_first.unwrap_or(0.0) + left * quick;
+            let stall = if stream.since_first.is_some() { backlog + own } else { own };
             harm.all += 1;
             harm.harmed += u64::from(spent <= budget && spent + stall > budget);
-            harm.over += u64::from(stream.since_first + left * mean > NEARLY * budget);
+            let Some(since_first) = stream.since_first.filter(|_| stream.generated >= 2) else { continue };
+            harm.over += u64::from(since_first + left * mean > NEARLY * budget);
         }
         harm
     }
@@ -99,7 +109,7 @@ mod tests {
     use super::*;
 
     fn stream(generated: u64, left: u64, since_first: f64) -> Stream {
-        Stream { generated, left, since_first }
+        Stream { generated, left, since_first: Some(since_first) }
     }
 
     #[test]
@@ -111,12 +121,16 @@ mod tests {
             stalls.gap(0.02, now);
         }
         let all = [stream(50, 50, 1.0), stream(10, 5, 0.2), stream(1000, 3000, 20.0), stream(1, 500, 0.0)];
-        let harm = |stall| stalls.harm(all.iter().copied(), stall, 0.1);
-        assert_eq!(harm(0.5), Harm { harmed: 0, over: 0, all: 3 });
+        let harm = |stall| stalls.harm(all.iter().copied(), (stall / 2.0, stall / 2.0), 0.1);
+        assert_eq!(harm(0.5), Harm { harmed: 0, over: 0, all: 4 });
         assert_eq!(harm(2.0).harmed, 1, "the short one");
         assert_eq!(harm(10.0).harmed, 2);
         let slow = [stream(50, 50, 10.0)];
-        assert_eq!(stalls.harm(slow.into_iter(), 0.5, 0.1), Harm { harmed: 0, over: 1, all: 1 });
+        assert_eq!(stalls.harm(slow.into_iter(), (0.0, 0.5), 0.1), Harm { harmed: 0, over: 1, all: 1 });
+        // One in prefill is held up by the new prompt alone.
+        let unbegun = Stream { generated: 0, left: 21, since_first: None };
+        let harmed = |own| stalls.harm([unbegun].into_iter(), (60.0, own), 0.1).harmed;
+        assert_eq!((harmed(1.0), harmed(2.0)), (0, 1));
     }
 
     #[test]
