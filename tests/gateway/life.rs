@@ -278,7 +278,7 @@ async fn the_killer_is_told_not_to_come_back_and_bystanders_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_engine_loads_clients_are_told_when_to_come_back() {
     for loading in [Loading::Refused, Loading::Answers503] {
-        let settings = sim::Settings { start_load_seconds: 1.0, loading, ..Default::default() };
+        let settings = sim::Settings { start_load_seconds: 3.0, loading, ..Default::default() };
         let sim = sim::start_with_log(settings, std::io::sink()).await.unwrap();
         let gate = Gate::before(sim.url(), |_| {}).await;
         let answer = gate.ask(completion(&hi(false))).await;
