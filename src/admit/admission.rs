@@ -32,6 +32,8 @@ const SERVED_MEMORY: f64 = 0.99;
 /// An outlook is kept for so long for each request in flight: to make one takes a twentieth of that. Who has
 /// left meanwhile still counts in it.
 const KEPT: Duration = Duration::from_micros(2);
+/// How long nobody goes to an engine whose answer broke, unless a scrape says that it lives.
+const SUSPECTED: Duration = Duration::from_secs(2);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
 
@@ -56,6 +58,8 @@ pub struct Admission {
     appointments: Appointments,
     recovery: Recovery,
     draining: bool,
+    /// When an answer broke as if the engine had died.
+    suspected: Option<Instant>,
     kept: Option<Kept>,
     looked: Option<Instant>,
     swept: Option<Instant>,
@@ -83,6 +87,7 @@ impl Admission {
             appointments: Appointments::new(queue.appointments),
             recovery: Recovery::default(),
             draining: false,
+            suspected: None,
             kept: None,
             looked: None,
             swept: None,
@@ -137,7 +142,7 @@ impl Admission {
         }
         self.appointments.expire(now);
         let promised = self.appointments.keep(&asked, now);
-        if self.queue.is_empty() || self.gates.policy == Policy::None {
+        if (self.queue.is_empty() || self.gates.policy == Policy::None) && !self.is_suspected(now) {
             let mut kept = self.outlook(now);
             let verdict = self.gate(&kept.outlook, &asked, ask.ttft, false, now);
             if matches!(verdict, Verdict::Admit(_)) {
@@ -195,6 +200,9 @@ impl Admission {
         }
         self.books.prefill.pass(now);
         self.evict_late(now, &mut actions);
+        if self.is_suspected(now) {
+            return actions;
+        }
         let mut kept = self.outlook(now);
         while let Some((id, asked)) = self.next(&kept.outlook, now) {
             let Some(waiter) = self.take(id) else { break };
@@ -314,9 +322,21 @@ impl Admission {
             self.books.clear();
         }
         self.books.scraped(&signals, now);
+        let lives = |since: &Instant| signals.fresh && signals.taken.is_some_and(|taken| taken > *since);
+        self.suspected = self.suspected.filter(|since| !lives(since));
         self.kept = None;
         self.signals = signals;
         self.forecast.outdated();
+    }
+
+    /// An answer broke as if the engine had died: nobody goes there until a scrape says that it lives, or for two
+    /// seconds. The places that are given back meanwhile are those of a dead engine.
+    pub const fn suspect(&mut self, now: Instant) {
+        self.suspected = Some(now);
+    }
+
+    fn is_suspected(&self, now: Instant) -> bool {
+        self.suspected.is_some_and(|since| now.saturating_duration_since(since) < SUSPECTED)
     }
 
     /// The engine is gone: nothing is in flight any more, and [`Admission::advance`] evicts all that
@@ -330,6 +350,7 @@ impl Admission {
             waiting: self.signals.waiting,
         };
         self.recovery.died(&last, now);
+        self.suspected = None;
         self.books.clear();
         self.kept = None;
         self.signals.state_ready = false;

@@ -216,6 +216,11 @@ impl Gate {
         }
     }
 
+    /// An answer broke as if the engine had died: nobody goes there until it is known whether it lives.
+    pub(super) fn suspect(&self) {
+        self.lock().admission.suspect(Instant::now());
+    }
+
     /// The engine died: all that wait are evicted at once with [`Rejection::EngineUnavailable`], and
     /// the permits of the dead life return nothing. The next [`Signals`] that say ready open again.
     pub fn engine_gone(&self, retry_after: Option<Duration>) {

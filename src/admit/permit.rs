@@ -56,6 +56,11 @@ impl Permit {
         self.gate.would_refuse(self.id?)
     }
 
+    /// The answer broke as if the engine had died: the place that is given back is not offered to the next one.
+    pub fn suspect(&self) {
+        self.gate.suspect();
+    }
+
     /// The first token came.
     pub fn first_token(&self) {
         if let Some(id) = self.id {

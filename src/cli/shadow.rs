@@ -139,7 +139,7 @@ fn show(lines: &[Line], out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:<12}{:>10}{:>15}{:>11}{:>9}{:>8}{:>13}{:>15}",
-        "rule", "requests", "would refuse", "completed", "crashed", "failed", "let a crash", "false at most"
+        "rule", "requests", "would refuse", "completed", "crashed", "failed", "died under", "false at most"
     )?;
     for line in lines {
         let tally = &line.tally;
@@ -160,7 +160,8 @@ fn show(lines: &[Line], out: &mut dyn Write) -> anyhow::Result<()> {
         out,
         "\nOf those that a rule would have refused: completed, crashed, failed is what the engine did with them. \
          False\nat most: with 95 % confidence the rule would have refused falsely a smaller share of its requests \
-         (each that\nthe engine completed is taken for one).\n\nThe order in which to switch them on:"
+         (each that\nthe engine completed is taken for one). Died under: requests that it let pass and that were with the engine \
+         when it\ndied; most of them only stood beside the one that killed it.\n\nThe order in which to switch them on:"
     )?;
     for (place, line) in lines.iter().enumerate() {
         writeln!(out, "{:>3}. {}: {}", place + 1, line.rule, advice(line))?;

@@ -322,16 +322,16 @@ impl Pipeline {
         let path = head.target.path();
         let shown = || path.chars().take(128).collect::<String>();
         let settings = &self.parts.settings;
-        let refusal = match arrived.route {
+        let verdict = match arrived.route {
             Route::Closed if !settings.allow_paths.iter().any(|p| p == path) => {
-                Refusal::Closed { path: shown() }
+                Err(Refusal::Closed { path: shown() })
             }
             Route::Forward if settings.unknown_paths == UnknownPaths::Refuse && !request::is_known(path) => {
-                Refusal::Unknown { path: shown() }
+                Err(Refusal::Unknown { path: shown() })
             }
-            _ => return Ok(()),
+            _ => Ok(()),
         };
-        self.judge(Rule::Paths, Err(refusal), &mut arrived.record)
+        self.judge(Rule::Paths, verdict, &mut arrived.record)
     }
 
     /// Counts the prompt as the engine will see it.
@@ -382,11 +382,13 @@ impl Pipeline {
         if let Err(refusal) = self.within_limits(&shape, count.as_ref(), &client, &mut record) {
             return Err(record.turned_away(refusal));
         }
+        // What all prompts of a list come to together is not what each of them is.
+        let each = Tokens(guess.get().div_ceil(u64::from(shape.prompts).max(1)));
         let known = count.as_ref().filter(|c| c.certain != Certainty::Unknown);
         let expected = known.map_or(guess, Count::expected);
         let ask = Ask {
             prompt: expected,
-            longest: known.map_or(guess, |c| c.longest.min(expected)),
+            longest: known.map_or(each, |c| c.longest.min(expected)),
             max_output: shape.max_output_tokens.map(Tokens),
             sequences: shape.sequences(),
             stream: shape.stream,

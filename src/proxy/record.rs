@@ -231,10 +231,18 @@ impl Record {
         }
     }
 
+    /// Says to the queue that the engine may have died, where it broke this answer.
+    fn suspect(&self) {
+        if let Some(permit) = self.permit.as_ref().filter(|_| self.outcome == Some(Outcome::EngineCrashed)) {
+            permit.suspect();
+        }
+    }
+
     /// The engine is done with it: its place is free.
     pub fn engine_done(&mut self) {
         let fine = self.outcome.is_none();
         self.queue_in_shadow();
+        self.suspect();
         if let Some(permit) = self.permit.take()
             && fine
         {
@@ -257,6 +265,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         self.queue_in_shadow();
+        self.suspect();
         let default = if self.sent { Outcome::Completed } else { Outcome::ClientGone };
         let outcome = self.outcome.unwrap_or(default);
         for (rule, reason) in &self.shadow {

@@ -223,6 +223,11 @@ pub struct Ids {
     pub shown: HeaderValue,
 }
 
+fn retry_seconds(wait: Duration) -> f64 {
+    let (least, most) = RETRY_AFTER_SECONDS;
+    wait.as_secs_f64().clamp(least, most)
+}
+
 fn error(refusal: &Refusal, wire: &Wire) -> Value {
     json!({"error": {
         "message": message(refusal),
@@ -252,9 +257,8 @@ pub fn refuse(refusal: &Refusal, wire: &Wire, ids: &Ids, close: bool) -> Respons
         map.insert("x-should-retry", HeaderValue::from_static("false"));
     }
     if let Some(wait) = wire.retry_after {
-        let (least, most) = RETRY_AFTER_SECONDS;
         // Whole seconds round up: a client that comes back early is refused again.
-        let seconds = wait.as_secs_f64().clamp(least, most);
+        let seconds = retry_seconds(wait);
         map.insert(RETRY_AFTER, HeaderValue::from(seconds.ceil() as u64));
         map.insert("retry-after-ms", HeaderValue::from((seconds * 1000.0) as u64));
     }
@@ -281,7 +285,11 @@ pub fn broken_stream(message: &str, code: &'static str) -> Bytes {
 /// The same for a request that is refused after its answer began, because it waited aloud.
 #[must_use]
 pub fn refused_in_stream(refusal: &Refusal, wire: &Wire) -> Bytes {
-    ending(&error(refusal, wire))
+    let mut error = error(refusal, wire);
+    if let Some(wait) = wire.retry_after {
+        error["error"]["retry_after_ms"] = json!(retry_seconds(wait) * 1000.0);
+    }
+    ending(&error)
 }
 
 /// The same for an engine's answer that is no stream, where one has begun.

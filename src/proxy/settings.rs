@@ -106,6 +106,12 @@ impl Settings {
                 found.push(format!("proxy.{key} = {value}: must be between {least} and 86400 seconds"));
             }
         }
+        let keep_alive = self.queue_keep_alive_seconds;
+        if keep_alive > 0.0 && keep_alive < 0.05 {
+            found.push(format!(
+                "proxy.queue_keep_alive_seconds = {keep_alive}: must be 0, or at least 0.05 seconds"
+            ));
+        }
         if !(1..=1_000_000).contains(&self.max_connections) {
             let value = self.max_connections;
             found.push(format!("proxy.max_connections = {value}: must be between 1 and 1000000"));

@@ -438,6 +438,14 @@ async fn without_a_tokenizer_prompts_are_served_uncounted() {
     assert_eq!(inflight["requests"][0]["prompt_tokens"], Value::Null);
     exchange.json(200, &json!({})).await;
     assert_eq!(client.answer().await.status, 200);
+    // A list reserves what its prompts may come to together, and not so much for each of them.
+    let list = json!({"prompt": vec!["hello ".repeat(10); 60], "max_tokens": 16});
+    let mut client = sent(&gate, completion(&list)).await;
+    let exchange = engine.next().await;
+    let reserved = gate.admin_json("/api/v1/state").await["admission"]["reserved_tokens"].as_u64().unwrap();
+    assert!((60 * 16..=60 * 16 + 4000 / 2).contains(&reserved), "{reserved}");
+    exchange.json(200, &json!({})).await;
+    assert_eq!(client.answer().await.status, 200);
     // Ids need no tokenizer.
     assert_eq!(gate.ask(completion(&ask(2048, 1))).await.status, 413);
 }

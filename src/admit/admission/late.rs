@@ -80,8 +80,9 @@ impl Admission {
             let fates = self.forecast.hopeless(known, (ON_ARRIVAL, IN_QUEUE), now);
             fates.predicted.into_iter().for_each(|(id, seconds)| self.queue.predict(id, seconds));
             let found = fates.late.into_iter().filter_map(|(id, wait)| {
-                let deadline = self.queue.get(id)?.deadline.saturating_duration_since(now);
-                Some((id, wait, deadline))
+                let waiter = self.queue.get(id)?;
+                let waited = now.saturating_duration_since(waiter.since);
+                Some((id, waited + wait, waiter.deadline.saturating_duration_since(waiter.since)))
             });
             evicted.extend(found);
         }

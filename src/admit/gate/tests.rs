@@ -79,6 +79,31 @@ async fn a_dropped_permit_lets_the_next_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_places_of_answers_that_broke_are_offered_once_the_engine_is_known_to_live() {
+    let gate = gate();
+    let broken = gate.admit(ask(800, SECOND)).await.unwrap();
+    let next = queued(&gate, ask(800, 60 * SECOND)).await;
+    broken.suspect();
+    drop(broken);
+    let later = queued(&gate, ask(1, 60 * SECOND)).await;
+    gate.tick();
+    yield_now().await;
+    assert_eq!((gate.state().in_flight, gate.state().queued), (0, 2), "nobody goes to what may be dead");
+    advance(SECOND / 2).await;
+    gate.signals(signals());
+    assert!(next.await.unwrap().is_ok(), "a scrape shows that it lives");
+    assert!(later.await.unwrap().is_ok());
+    // Without any scrape it is two seconds.
+    let broken = gate.admit(ask(800, SECOND)).await.unwrap();
+    broken.suspect();
+    drop(broken);
+    let next = queued(&gate, ask(800, 60 * SECOND)).await;
+    advance(3 * SECOND).await;
+    gate.tick();
+    assert!(next.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_is_kept_even_if_nobody_ticks() {
     let gate = gate();
     let _first = gate.admit(ask(800, SECOND)).await.unwrap();
