@@ -83,11 +83,16 @@ impl Backend {
         added.sort_unstable();
         let added: Vec<String> = added.into_iter().map(|(_, content)| content).collect();
         let byte_level = cuts::is_byte_level(&file);
+        // It stands for any text: of no known length.
+        let unknown = file.pointer("/model/unk_token").and_then(Value::as_str).map(str::to_owned);
         let (fast, corners, why_slow) = match load_fast(file, &reference, &added) {
             Ok((fast, corners)) => (Some(fast), corners, None),
             Err(why) => (None, false, Some(why)),
         };
-        let lengths = Lengths::new(reference.get_vocab(false), byte_level);
+        let lengths = Lengths::new(
+            reference.get_vocab(false).into_iter().filter(|(entry, _)| Some(entry) != unknown.as_ref()),
+            byte_level,
+        );
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let distrusted = AtomicBool::new(false);

@@ -3,7 +3,8 @@
 //! Byte-pair encoding begins with characters, and every token that it makes is an entry of the vocabulary. So where no
 //! entry has the characters a and b side by side, no token ever reaches from an a to a b behind it, whatever
 //! stands around: what is before that place and what is behind it are merged as if each stood alone. A character
-//! that is no entry becomes its bytes, which merge with nothing. A blank is written `▁`. Added tokens count as entries, so
+//! that is no entry becomes its bytes, which merge with nothing, or where these are no entries unknown. Unknown characters
+//! may become one (`fuse_unk`) up to the next that is an entry, so there a place has an entry on one side. A blank is written `▁`. Added tokens count as entries, so
 //! that no text between two such places is one in part.
 //!
 //! The pairs are kept as bits under a hash: a pair that shares its bit with an entry's is taken for one, and is then no place.
@@ -19,6 +20,8 @@ pub struct Pairs {
     ascii: Box<[u128; 128]>,
     /// Of all others, by hash.
     others: Vec<u64>,
+    /// A bit for each character that is an entry, where unknown ones become one.
+    entries: Option<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Pairs {
@@ -30,6 +33,10 @@ impl std::fmt::Debug for Pairs {
 /// A blank as the vocabulary writes it, in one byte: the text's own `▁` becomes the same token.
 const fn written(c: char) -> char {
     if c == '▁' { ' ' } else { c }
+}
+
+fn is_entry(entries: &[u64], c: char) -> bool {
+    entries[c as usize >> 6] >> (c as u32 & 63) & 1 == 1
 }
 
 const fn bit(a: char, b: char) -> usize {
@@ -49,9 +56,8 @@ impl Pairs {
         let affixed = text("continuing_subword_prefix") || text("end_of_word_suffix");
         let vocab = model.get("vocab")?.as_object()?;
         let bytes = (0..256).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
-        // Unknown characters side by side may be one token.
         let fuses = set("fuse_unk") && !(set("byte_fallback") && bytes);
-        if !bpe || affixed || fuses || set("ignore_merges") || set("dropout") {
+        if !bpe || affixed || set("ignore_merges") || set("dropout") {
             return None;
         }
         // That an entry for a byte is made of its letters is nowhere so, and would be no pair below.
@@ -59,7 +65,7 @@ impl Pairs {
         if merges.iter().any(|merge| is_byte(made_by(merge))) {
             return None;
         }
-        let mut pairs = Self { ascii: Box::new([0; 128]), others: vec![0; BITS / 64] };
+        let mut pairs = Self { ascii: Box::new([0; 128]), others: vec![0; BITS / 64], entries: None };
         let added = file.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let added = added.iter().filter_map(|added| added.get("content")?.as_str());
         for entry in vocab.keys().map(String::as_str).chain(added) {
@@ -72,7 +78,24 @@ impl Pairs {
             }
             entry.chars().zip(entry.chars().skip(1)).for_each(|(a, b)| pairs.add(written(a), written(b)));
         }
+        if fuses {
+            pairs.fuse(vocab.keys());
+        }
         Some(pairs)
+    }
+
+    /// From now on two characters of which neither is an entry may become one token.
+    fn fuse<'v>(&mut self, vocab: impl Iterator<Item = &'v String>) {
+        let mut entries = vec![0; (char::MAX as usize >> 6) + 1];
+        for entry in vocab {
+            let mut chars = entry.chars();
+            if let (Some(only), None) = (chars.next().map(written), chars.next()) {
+                entries[only as usize >> 6] |= 1 << (only as u32 & 63);
+            }
+        }
+        let unknown: Vec<char> = ('\0'..='\x7f').filter(|c| !is_entry(&entries, *c)).collect();
+        unknown.iter().for_each(|a| unknown.iter().for_each(|b| self.add(*a, *b)));
+        self.entries = Some(entries);
     }
 
     fn add(&mut self, a: char, b: char) {
@@ -93,6 +116,7 @@ impl Pairs {
         }
         let bit = bit(a, b);
         self.others[bit / 64] >> (bit % 64) & 1 == 1
+            || self.entries.as_ref().is_some_and(|all| !is_entry(all, a) && !is_entry(all, b))
     }
 
     /// The first place in `text` at or after byte `least`, which is greater than 0.
@@ -166,10 +190,20 @@ mod tests {
     }
 
     #[test]
+    fn unknown_characters_that_may_become_one_are_not_parted() {
+        let mut file = file();
+        file["model"]["fuse_unk"] = json!(true);
+        file["model"]["vocab"]["x"] = json!(4);
+        file["model"]["vocab"]["▁"] = json!(5);
+        let pairs = Pairs::read(&file).unwrap();
+        let words = |text| pairs.words(text).collect::<Vec<&str>>();
+        assert_eq!(words("yz的éx京y x y"), ["yz的é", "x", "京y", " ", "x", " ", "y"]);
+    }
+
+    #[test]
     fn models_that_merge_more_than_characters_have_none() {
         for (key, value) in [
             ("type", json!("Unigram")),
-            ("fuse_unk", json!(true)),
             ("ignore_merges", json!(true)),
             ("dropout", json!(0.1)),
             ("end_of_word_suffix", json!("</w>")),
