@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -19,10 +19,8 @@ use unicode_normalization_alignments::UnicodeNormalization as _;
 use super::count::CountError;
 use super::cuts;
 use super::files::LoadError;
-use super::pairs::Pairs;
 use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
-use super::words;
 
 /// The tokenizers of one model.
 pub struct Backend {
@@ -36,8 +34,6 @@ pub struct Backend {
     distrusted: AtomicBool,
     /// Why the reference serves instead of the faster one.
     why_slow: Option<String>,
-    /// Tells it from all others of this process.
-    number: u64,
 }
 
 /// `fastokens`, and what is done to a text before.
@@ -93,10 +89,8 @@ impl Backend {
             reference.get_vocab(false).into_iter().filter(|(entry, _)| Some(entry) != unknown.as_ref()),
             byte_level,
         );
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let distrusted = AtomicBool::new(false);
-        Ok(Self { reference, fast, corners, lengths, added, distrusted, why_slow, number })
+        Ok(Self { reference, fast, corners, lengths, added, distrusted, why_slow })
     }
 
     /// The library that counts, and why it is the reference where it is.
@@ -126,6 +120,12 @@ impl Backend {
     #[must_use]
     pub fn added(&self) -> &[String] {
         &self.added
+    }
+
+    /// How many bytes each token stands for.
+    #[must_use]
+    pub const fn lengths(&self) -> &Lengths {
+        &self.lengths
     }
 
     /// The reference.
@@ -170,26 +170,19 @@ impl Backend {
         if part.is_empty() {
             return Ok(0);
         }
-        if let (Some(fast), Some(kinds)) = (self.fast_for(part), run)
-            && let Ok(Some(count)) = runs::count(part, &self.lengths, kinds, |text| fast.ids(text, false))
-        {
-            return Ok(count);
+        if let Some(fast) = self.fast_for(part) {
+            let text = fast.normal(part);
+            let ids = |text: &str| fast.normal_ids(text, false);
+            if let Some(kinds) = run
+                && let Ok(Some(count)) = runs::count(&text, &self.lengths, fast.as_normal(kinds), ids)
+            {
+                return Ok(count);
+            }
+            if let Ok(ids) = ids(&text) {
+                return Ok(ids.len() as u64);
+            }
         }
-        Ok(self.ids(part, false)?.len() as u64)
-    }
-
-    /// The same, word by word, where the text falls apart into such and is no long one.
-    ///
-    /// # Errors
-    /// [`CountError::Tokenizer`]
-    pub fn count_words(&self, part: &str, pairs: &Pairs) -> Result<u64, CountError> {
-        if let Some(fast) = self.fast_for(part)
-            && let Ok(Some(count)) =
-                words::count(part, pairs, &self.lengths, self.number, |text| fast.ids(text, false))
-        {
-            return Ok(count);
-        }
-        self.count(part, None)
+        Ok(self.reference_ids(part, false)?.len() as u64)
     }
 
     /// Whether anything but the reference counts this text.
@@ -269,13 +262,26 @@ fn fill_gaps(vocab: &mut serde_json::Map<String, Value>) {
 
 impl Fast {
     fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, CountError> {
-        let text = if self.nfkc && !text.is_ascii() {
-            Cow::Owned(text.nfkc().map(|(c, _)| c).collect())
-        } else {
-            Cow::Borrowed(text)
-        };
-        let ids =
-            catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(&text, special)));
+        self.normal_ids(&self.normal(text), special)
+    }
+
+    /// A text as it is to be given to the library.
+    fn normal<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if !self.nfkc || text.is_ascii() {
+            return Cow::Borrowed(text);
+        }
+        let mut normal = String::with_capacity(text.len());
+        normal.extend(text.nfkc().map(|(c, _)| c));
+        Cow::Owned(normal)
+    }
+
+    /// What the pattern keeps together in such a text.
+    const fn as_normal(&self, kinds: Kinds) -> Kinds {
+        Kinds { composed: kinds.composed && !self.nfkc, ..kinds }
+    }
+
+    fn normal_ids(&self, text: &str, special: bool) -> Result<Vec<u32>, CountError> {
+        let ids = catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(text, special)));
         match ids {
             Ok(Ok(ids)) => Ok(ids),
             Ok(Err(error)) => Err(CountError::Tokenizer { reason: error.to_string() }),

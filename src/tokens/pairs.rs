@@ -4,12 +4,13 @@
 //! entry has the characters a and b side by side, no token ever reaches from an a to a b behind it, whatever
 //! stands around: what is before that place and what is behind it are merged as if each stood alone. A character
 //! that is no entry becomes its bytes, which merge with nothing, or where these are no entries unknown. Unknown characters
-//! may become one (`fuse_unk`) up to the next that is an entry, so there a place has an entry on one side. A blank is written `▁`. Added tokens count as entries, so
-//! that no text between two such places is one in part.
+//! may become one (`fuse_unk`) up to the next that is an entry, so there a place has an entry on one side. A blank is written `▁`.
 //!
 //! The pairs are kept as bits under a hash: a pair that shares its bit with an entry's is taken for one, and is then no place.
 
 use serde_json::Value;
+
+use super::merges::{byte_entry, parts};
 
 /// Bits for pairs; the Gemma vocabularies have some hundred thousand pairs.
 const BITS: usize = 1 << 23;
@@ -55,20 +56,23 @@ impl Pairs {
         let bpe = model.get("type").is_none_or(|kind| kind.as_str() == Some("BPE"));
         let affixed = text("continuing_subword_prefix") || text("end_of_word_suffix");
         let vocab = model.get("vocab")?.as_object()?;
-        let bytes = (0..256).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
+        let bytes = (0..=255).all(|byte| vocab.contains_key(&byte_entry(byte)));
         let fuses = set("fuse_unk") && !(set("byte_fallback") && bytes);
         if !bpe || affixed || set("ignore_merges") || set("dropout") {
             return None;
         }
-        // That an entry for a byte is made of its letters is nowhere so, and would be no pair below.
+        // That an entry for a byte is made of its letters is nowhere so, nor that one merges: it would be no pair below.
         let merges = model.get("merges").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        if merges.iter().any(|merge| is_byte(made_by(merge))) {
+        let of_bytes = |merge: &Value| {
+            parts(merge).is_none_or(|(left, right)| {
+                is_byte(left) || is_byte(right) || is_byte([left, right].concat())
+            })
+        };
+        if merges.iter().any(of_bytes) {
             return None;
         }
         let mut pairs = Self { ascii: Box::new([0; 128]), others: vec![0; BITS / 64], entries: None };
-        let added = file.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let added = added.iter().filter_map(|added| added.get("content")?.as_str());
-        for entry in vocab.keys().map(String::as_str).chain(added) {
+        for entry in vocab.keys() {
             if is_byte(entry) {
                 continue;
             }
@@ -153,15 +157,6 @@ impl Pairs {
     }
 }
 
-/// What a merge makes, written as `a b` or as a list of the two.
-fn made_by(merge: &Value) -> String {
-    match merge {
-        Value::String(both) => both.split(' ').collect(),
-        Value::Array(both) => both.iter().filter_map(Value::as_str).collect(),
-        _ => String::new(),
-    }
-}
-
 /// Whether an entry stands for a byte.
 fn is_byte(entry: impl AsRef<[u8]>) -> bool {
     let entry = entry.as_ref();
@@ -175,7 +170,6 @@ mod tests {
 
     fn file() -> Value {
         json!({
-            "added_tokens": [{"content": "<b>"}],
             "model": {"type": "BPE", "fuse_unk": false, "vocab": {"▁ab": 0, "的是": 1, "c▁▁": 2, "<0x41>": 3}},
         })
     }
@@ -185,7 +179,7 @@ mod tests {
         let pairs = Pairs::read(&file()).unwrap();
         let words = |text| pairs.words(text).collect::<Vec<&str>>();
         assert_eq!(words(" abab c  x的是的▁a"), [" ab", "ab", " ", "c  ", "x", "的是", "的", "▁a"]);
-        assert_eq!(words("<b><0x41>"), ["<b>", "<", "0", "x", "4", "1", ">"]);
+        assert_eq!(words("<0x41>"), ["<", "0", "x", "4", "1", ">"]);
         assert_eq!((words("").len(), pairs.place("ab", 1), pairs.place("的x", 1)), (0, None, Some(3)));
     }
 
@@ -210,6 +204,8 @@ mod tests {
             ("vocab", json!({"<0x41><0x42>": 0})),
             ("merges", json!([["<0x4", "1>"]])),
             ("merges", json!(["<0x4 1>"])),
+            ("merges", json!(["<0x41> a"])),
+            ("merges", json!(["a"])),
         ] {
             let mut file = file();
             file["model"][key] = value;
