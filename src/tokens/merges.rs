@@ -144,10 +144,9 @@ impl Merges {
         }
     }
 
-    /// The id of a character that is an entry; a blank is written `▁`.
+    /// The id of a character that is an entry.
     #[inline]
     fn char(&self, c: char) -> u32 {
-        let c = if c == ' ' { '▁' } else { c };
         self.ids[usize::from(self.pages[c as usize / PAGE]) * PAGE + c as usize % PAGE]
     }
 
@@ -162,10 +161,10 @@ impl Merges {
         }
     }
 
-    /// What a text begins as. An unknown token comes before the next character that is an entry.
+    /// What a text begins as, a blank written as `▁`. An unknown token comes before the next character that is an entry.
     fn characters(&self, text: &str, ids: &mut Vec<u32>) {
         let mut before = None;
-        for c in text.chars() {
+        for c in text.chars().map(|c| if c == ' ' { '▁' } else { c }) {
             let id = self.char(c);
             if id != NONE {
                 ids.extend(before.take());

@@ -214,6 +214,14 @@ mod tests {
     }
 
     #[test]
+    fn a_blank_that_is_no_entry_is_the_bytes_of_what_it_is_written_as() {
+        let mut file = file(&[], true, true, false);
+        file["model"]["vocab"].as_object_mut().unwrap().remove("▁");
+        let wanted = reference(&file).encode_fast("a c", false).unwrap().get_ids().to_vec();
+        assert_eq!((Unsplit::read(&file).unwrap().ids("a c"), wanted.len()), (wanted, 5));
+    }
+
+    #[test]
     fn what_splits_texts_or_writes_them_otherwise_is_none() {
         let good = file(&[(1, 2)], true, true, true);
         assert!(Unsplit::read(&good).is_some());
