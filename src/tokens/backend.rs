@@ -17,7 +17,7 @@ use tokenizers::Tokenizer;
 use unicode_normalization_alignments::UnicodeNormalization as _;
 
 use super::count::CountError;
-use super::cuts;
+use super::cuts::{self, Cuts};
 use super::files::LoadError;
 use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
@@ -39,7 +39,8 @@ pub struct Backend {
 /// `fastokens`, and what is done to a text before.
 struct Fast {
     tokenizer: fastokens::Tokenizer,
-    nfkc: bool,
+    /// Where its parts are brought to NFKC before: what tells them apart.
+    nfkc: Option<Cuts>,
 }
 
 /// Makes `fastokens` work on the calling thread alone, for this process: how many prompts are counted at once is
@@ -172,7 +173,7 @@ impl Backend {
         }
         if let Some(fast) = self.fast_for(part) {
             let text = fast.normal(part);
-            let ids = |text: &str| fast.normal_ids(text, false);
+            let ids = |text: &str| fast.normal_ids(text);
             if let Some(kinds) = run
                 && let Ok(Some(count)) = runs::count(&text, &self.lengths, fast.as_normal(kinds), ids)
             {
@@ -215,8 +216,8 @@ fn load_fast(mut file: Value, reference: &Tokenizer, added: &[String]) -> Result
     Ok((fast, corners > 0))
 }
 
-/// Rewrites what `fastokens` cannot read; true where texts are to be brought to NFKC before.
-fn in_other_words(file: &mut Value) -> bool {
+/// Rewrites what `fastokens` cannot read; what tells the parts of a text apart where these are to be brought to NFKC before.
+fn in_other_words(file: &mut Value) -> Option<Cuts> {
     // `tokenizers` 0.23 takes a model without a type for what it looks like.
     if let Some(model) = file.get_mut("model").and_then(Value::as_object_mut)
         && model.contains_key("merges")
@@ -242,10 +243,10 @@ fn in_other_words(file: &mut Value) -> bool {
     let plain = file.get("added_tokens").and_then(Value::as_array).is_none_or(|all| {
         all.iter().all(|added| added.get("normalized").and_then(Value::as_bool) == Some(false))
     });
-    if nfkc && plain {
-        file["normalizer"] = Value::Null;
-    }
-    nfkc && plain
+    let none = file.get("added_tokens").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    let cuts = (nfkc && plain).then(|| Cuts::read(file)).filter(|cuts| none || cuts.at_added())?;
+    file["normalizer"] = Value::Null;
+    Some(cuts)
 }
 
 /// Gives ids that no entry has to entries that no text has: no merge makes them, and a control character is in no
@@ -262,30 +263,48 @@ fn fill_gaps(vocab: &mut serde_json::Map<String, Value>) {
 
 impl Fast {
     fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, CountError> {
-        self.normal_ids(&self.normal(text), special)
+        let Some(cuts) = &self.nfkc else {
+            return caught(|| self.tokenizer.encode_with_special_tokens(text, special));
+        };
+        let (mut ids, mut at) = (Vec::new(), 0);
+        for part in cuts.parts(text, 0) {
+            ids.extend(self.normal_ids(&self.normal(part.text))?);
+            let token = &text[at + part.text.len()..part.end];
+            ids.extend(part.token.then(|| self.tokenizer.token_to_id(token)).flatten());
+            at = part.end;
+        }
+        Ok(self.tokenizer.post_process(ids, special))
     }
 
-    /// A text as it is to be given to the library.
-    fn normal<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if !self.nfkc || text.is_ascii() {
-            return Cow::Borrowed(text);
+    /// A part as it is to be given to the library.
+    fn normal<'t>(&self, part: &'t str) -> Cow<'t, str> {
+        if self.nfkc.is_none() || part.is_ascii() {
+            return Cow::Borrowed(part);
         }
-        let mut normal = String::with_capacity(text.len());
-        normal.extend(text.nfkc().map(|(c, _)| c));
+        let mut normal = String::with_capacity(part.len());
+        normal.extend(part.nfkc().map(|(c, _)| c));
         Cow::Owned(normal)
     }
 
-    /// What the pattern keeps together in such a text.
+    /// What the pattern keeps together in such a part.
     const fn as_normal(&self, kinds: Kinds) -> Kinds {
-        Kinds { composed: kinds.composed && !self.nfkc, ..kinds }
+        Kinds { composed: kinds.composed && self.nfkc.is_none(), ..kinds }
     }
 
-    fn normal_ids(&self, text: &str, special: bool) -> Result<Vec<u32>, CountError> {
-        let ids = catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(text, special)));
-        match ids {
-            Ok(Ok(ids)) => Ok(ids),
-            Ok(Err(error)) => Err(CountError::Tokenizer { reason: error.to_string() }),
-            Err(_) => Err(CountError::Tokenizer { reason: "fastokens gave up".to_owned() }),
-        }
+    /// The ids of such a part. What NFKC made into the text of an added token is none.
+    fn normal_ids(&self, part: &str) -> Result<Vec<u32>, CountError> {
+        caught(|| match self.nfkc {
+            Some(_) => self.tokenizer.encode_ordinary(part),
+            None => self.tokenizer.encode_with_special_tokens(part, false),
+        })
+    }
+}
+
+/// Runs the library, which may give up.
+fn caught(ids: impl FnOnce() -> Result<Vec<u32>, fastokens::Error>) -> Result<Vec<u32>, CountError> {
+    match catch_unwind(AssertUnwindSafe(ids)) {
+        Ok(Ok(ids)) => Ok(ids),
+        Ok(Err(error)) => Err(CountError::Tokenizer { reason: error.to_string() }),
+        Err(_) => Err(CountError::Tokenizer { reason: "fastokens gave up".to_owned() }),
     }
 }

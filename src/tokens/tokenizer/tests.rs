@@ -288,6 +288,15 @@ fn no_text_has_more_tokens_than_its_bytes_allow() {
 }
 
 #[test]
+fn what_composing_makes_of_an_added_token_or_into_one_is_counted_as_the_reference_does() {
+    let (_, tokenizer) = with_few_merges().into_iter().find(|(name, _)| *name == "NFKC").unwrap();
+    assert!(tokenizer.backend.is_fast());
+    for text in ["a<s>\u{338}b", "a＜s＞b", "<\u{338}s><s>é\u{301}", "＜s>"] {
+        assert_eq!(differs(&tokenizer, text, false), None);
+    }
+}
+
+#[test]
 fn what_would_take_too_long_is_not_begun() {
     let tokenizer = sim();
     let until = Some(Instant::now());
