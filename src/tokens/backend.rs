@@ -10,19 +10,17 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use unicode_normalization_alignments::UnicodeNormalization as _;
 
 use super::count::CountError;
-use super::cuts;
+use super::cuts::{self, Cuts};
 use super::files::LoadError;
-use super::pairs::Pairs;
 use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
-use super::words;
 
 /// The tokenizers of one model.
 pub struct Backend {
@@ -36,14 +34,13 @@ pub struct Backend {
     distrusted: AtomicBool,
     /// Why the reference serves instead of the faster one.
     why_slow: Option<String>,
-    /// Tells it from all others of this process.
-    number: u64,
 }
 
 /// `fastokens`, and what is done to a text before.
 struct Fast {
     tokenizer: fastokens::Tokenizer,
-    nfkc: bool,
+    /// Where its parts are brought to NFKC before: what tells them apart.
+    nfkc: Option<Cuts>,
 }
 
 /// Makes `fastokens` work on the calling thread alone, for this process: how many prompts are counted at once is
@@ -83,15 +80,18 @@ impl Backend {
         added.sort_unstable();
         let added: Vec<String> = added.into_iter().map(|(_, content)| content).collect();
         let byte_level = cuts::is_byte_level(&file);
+        // It stands for any text: of no known length.
+        let unknown = file.pointer("/model/unk_token").and_then(Value::as_str).map(str::to_owned);
         let (fast, corners, why_slow) = match load_fast(file, &reference, &added) {
             Ok((fast, corners)) => (Some(fast), corners, None),
             Err(why) => (None, false, Some(why)),
         };
-        let lengths = Lengths::new(reference.get_vocab(false), byte_level);
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let lengths = Lengths::new(
+            reference.get_vocab(false).into_iter().filter(|(entry, _)| Some(entry) != unknown.as_ref()),
+            byte_level,
+        );
         let distrusted = AtomicBool::new(false);
-        Ok(Self { reference, fast, corners, lengths, added, distrusted, why_slow, number })
+        Ok(Self { reference, fast, corners, lengths, added, distrusted, why_slow })
     }
 
     /// The library that counts, and why it is the reference where it is.
@@ -121,6 +121,12 @@ impl Backend {
     #[must_use]
     pub fn added(&self) -> &[String] {
         &self.added
+    }
+
+    /// How many bytes each token stands for.
+    #[must_use]
+    pub const fn lengths(&self) -> &Lengths {
+        &self.lengths
     }
 
     /// The reference.
@@ -165,26 +171,19 @@ impl Backend {
         if part.is_empty() {
             return Ok(0);
         }
-        if let (Some(fast), Some(kinds)) = (self.fast_for(part), run)
-            && let Ok(Some(count)) = runs::count(part, &self.lengths, kinds, |text| fast.ids(text, false))
-        {
-            return Ok(count);
+        if let Some(fast) = self.fast_for(part) {
+            let text = fast.normal(part);
+            let ids = |text: &str| fast.normal_ids(text);
+            if let Some(kinds) = run
+                && let Ok(Some(count)) = runs::count(&text, &self.lengths, fast.as_normal(kinds), ids)
+            {
+                return Ok(count);
+            }
+            if let Ok(ids) = ids(&text) {
+                return Ok(ids.len() as u64);
+            }
         }
-        Ok(self.ids(part, false)?.len() as u64)
-    }
-
-    /// The same, word by word, where the text falls apart into such and is no long one.
-    ///
-    /// # Errors
-    /// [`CountError::Tokenizer`]
-    pub fn count_words(&self, part: &str, pairs: &Pairs) -> Result<u64, CountError> {
-        if let Some(fast) = self.fast_for(part)
-            && let Ok(Some(count)) =
-                words::count(part, pairs, &self.lengths, self.number, |text| fast.ids(text, false))
-        {
-            return Ok(count);
-        }
-        self.count(part, None)
+        Ok(self.reference_ids(part, false)?.len() as u64)
     }
 
     /// Whether anything but the reference counts this text.
@@ -217,8 +216,8 @@ fn load_fast(mut file: Value, reference: &Tokenizer, added: &[String]) -> Result
     Ok((fast, corners > 0))
 }
 
-/// Rewrites what `fastokens` cannot read; true where texts are to be brought to NFKC before.
-fn in_other_words(file: &mut Value) -> bool {
+/// Rewrites what `fastokens` cannot read; what tells the parts of a text apart where these are to be brought to NFKC before.
+fn in_other_words(file: &mut Value) -> Option<Cuts> {
     // `tokenizers` 0.23 takes a model without a type for what it looks like.
     if let Some(model) = file.get_mut("model").and_then(Value::as_object_mut)
         && model.contains_key("merges")
@@ -244,10 +243,10 @@ fn in_other_words(file: &mut Value) -> bool {
     let plain = file.get("added_tokens").and_then(Value::as_array).is_none_or(|all| {
         all.iter().all(|added| added.get("normalized").and_then(Value::as_bool) == Some(false))
     });
-    if nfkc && plain {
-        file["normalizer"] = Value::Null;
-    }
-    nfkc && plain
+    let none = file.get("added_tokens").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    let cuts = (nfkc && plain).then(|| Cuts::read(file)).filter(|cuts| none || cuts.at_added())?;
+    file["normalizer"] = Value::Null;
+    Some(cuts)
 }
 
 /// Gives ids that no entry has to entries that no text has: no merge makes them, and a control character is in no
@@ -264,17 +263,48 @@ fn fill_gaps(vocab: &mut serde_json::Map<String, Value>) {
 
 impl Fast {
     fn ids(&self, text: &str, special: bool) -> Result<Vec<u32>, CountError> {
-        let text = if self.nfkc && !text.is_ascii() {
-            Cow::Owned(text.nfkc().map(|(c, _)| c).collect())
-        } else {
-            Cow::Borrowed(text)
+        let Some(cuts) = &self.nfkc else {
+            return caught(|| self.tokenizer.encode_with_special_tokens(text, special));
         };
-        let ids =
-            catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(&text, special)));
-        match ids {
-            Ok(Ok(ids)) => Ok(ids),
-            Ok(Err(error)) => Err(CountError::Tokenizer { reason: error.to_string() }),
-            Err(_) => Err(CountError::Tokenizer { reason: "fastokens gave up".to_owned() }),
+        let (mut ids, mut at) = (Vec::new(), 0);
+        for part in cuts.parts(text, 0) {
+            ids.extend(self.normal_ids(&self.normal(part.text))?);
+            let token = &text[at + part.text.len()..part.end];
+            ids.extend(part.token.then(|| self.tokenizer.token_to_id(token)).flatten());
+            at = part.end;
         }
+        Ok(self.tokenizer.post_process(ids, special))
+    }
+
+    /// A part as it is to be given to the library.
+    fn normal<'t>(&self, part: &'t str) -> Cow<'t, str> {
+        if self.nfkc.is_none() || part.is_ascii() {
+            return Cow::Borrowed(part);
+        }
+        let mut normal = String::with_capacity(part.len());
+        normal.extend(part.nfkc().map(|(c, _)| c));
+        Cow::Owned(normal)
+    }
+
+    /// What the pattern keeps together in such a part.
+    const fn as_normal(&self, kinds: Kinds) -> Kinds {
+        Kinds { composed: kinds.composed && self.nfkc.is_none(), ..kinds }
+    }
+
+    /// The ids of such a part. What NFKC made into the text of an added token is none.
+    fn normal_ids(&self, part: &str) -> Result<Vec<u32>, CountError> {
+        caught(|| match self.nfkc {
+            Some(_) => self.tokenizer.encode_ordinary(part),
+            None => self.tokenizer.encode_with_special_tokens(part, false),
+        })
+    }
+}
+
+/// Runs the library, which may give up.
+fn caught(ids: impl FnOnce() -> Result<Vec<u32>, fastokens::Error>) -> Result<Vec<u32>, CountError> {
+    match catch_unwind(AssertUnwindSafe(ids)) {
+        Ok(Ok(ids)) => Ok(ids),
+        Ok(Err(error)) => Err(CountError::Tokenizer { reason: error.to_string() }),
+        Err(_) => Err(CountError::Tokenizer { reason: "fastokens gave up".to_owned() }),
     }
 }

@@ -19,15 +19,15 @@
 //! `\s*[\r\n]+` comes before the other alternatives for blanks, and full-width punctuation after an
 //! ideograph begins one, as letters never hold punctuation behind them. NFC composes over none of these places.
 //!
-//! **Where nothing can merge.** Without a pre-tokenizer a whole part is merged at once (Gemma): see [`super::pairs`].
+//! **Where nothing can merge.** Without a pre-tokenizer a whole part is merged at once (Gemma): see [`super::unsplit`].
 
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use serde_json::Value;
 
-use super::pairs::Pairs;
 use super::runs::Kinds;
+use super::unsplit::Unsplit;
 
 /// A tokenizer's places.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ enum Within {
     /// Those of a known pattern; whether a newline before a letter is one.
     Patterns { newline: bool },
     /// Between characters that no entry has side by side.
-    Pairs(Pairs),
+    Unsplit(Box<Unsplit>),
 }
 
 /// The patterns whose places are known, as they stand in `tokenizer.json`, and whether a newline before a
@@ -90,18 +90,27 @@ impl Cuts {
     pub fn read(file: &Value) -> Self {
         let (added, normalized) = (added(file, false), added(file, true).filter(|_| is_unchanged(file)));
         let within = within(file);
-        let kinds = kinds(file, matches!(within, Within::Pairs(_)));
+        let kinds = kinds(file);
         let cuts = Self { added, normalized, within, kinds };
         // A place within an added token that may stand in a part would cut it in two.
-        let whole = tokens_within(file, cuts.added.is_some(), cuts.normalized.is_some())
-            .is_some_and(|all| all.iter().all(|token| cuts.place(token, 1).is_none()));
-        if whole { cuts } else { Self { within: Within::Nowhere, ..cuts } }
+        let inside = tokens_within(file, cuts.added.is_some(), cuts.normalized.is_some());
+        let whole = inside.is_some_and(|all| match &cuts.within {
+            // What merges parts knows no added tokens.
+            Within::Unsplit(_) => all.is_empty(),
+            _ => all.iter().all(|token| cuts.place(token, 1).is_none()),
+        });
+        if whole { cuts } else { cuts.at_added_only() }
+    }
+
+    /// Without the places within a part.
+    pub fn at_added_only(self) -> Self {
+        Self { within: Within::Nowhere, ..self }
     }
 
     /// No place at all.
     #[cfg(test)]
     pub const fn none() -> Self {
-        let kinds = Kinds { cases: true, joiners: false, composed: true, anywhere: false };
+        let kinds = Kinds { cases: true, joiners: false, composed: true, gpt2: false, anywhere: false };
         Self { added: None, normalized: None, within: Within::Nowhere, kinds }
     }
 
@@ -110,15 +119,15 @@ impl Cuts {
         self.added.is_some() || self.normalized.is_some()
     }
 
-    /// Between which characters nothing merges, where that is what places go by.
-    pub const fn pairs(&self) -> Option<&Pairs> {
-        if let Within::Pairs(pairs) = &self.within { Some(pairs) } else { None }
+    /// What merges a part, where no pattern splits it.
+    pub const fn unsplit(&self) -> Option<&Unsplit> {
+        if let Within::Unsplit(unsplit) = &self.within { Some(unsplit) } else { None }
     }
 
-    /// What the patterns keep in one pre-token, where there are places within a part: without any known place
+    /// What the patterns keep in one pre-token, where there are places by patterns: without any known place
     /// nothing says that a long part is a run.
     pub fn kinds(&self) -> Option<Kinds> {
-        (!matches!(self.within, Within::Nowhere)).then_some(self.kinds)
+        matches!(self.within, Within::Patterns { .. }).then_some(self.kinds)
     }
 
     /// The parts between the added tokens of `text`, from byte `from` on, which must follow a token or be 0.
@@ -151,12 +160,13 @@ impl Cuts {
         let mut at = least.max(1);
         match &self.within {
             Within::Nowhere => None,
-            Within::Pairs(pairs) => pairs.place(text, at),
+            Within::Unsplit(unsplit) => unsplit.place(text, at),
             Within::Patterns { newline } => loop {
                 let (after, before) = (*bytes.get(at)?, bytes[at - 1]);
                 let place = match after {
                     b' ' => !blank_before(text, at),
                     b'0'..=b'9' => before.is_ascii_alphabetic() || sign(before),
+                    b'\'' => !*newline && before.is_ascii_alphabetic(),
                     _ if sign(after) => before.is_ascii_alphanumeric(),
                     _ if after.is_ascii_alphabetic() => {
                         before.is_ascii_digit() || (*newline && before == b'\n')
@@ -255,14 +265,15 @@ pub fn is_byte_level(file: &Value) -> bool {
 
 /// What the patterns keep in one pre-token: o200k and tekken tell cases apart, DeepSeek's leaves joiners out of its
 /// symbols.
-fn kinds(file: &Value, anywhere: bool) -> Kinds {
+fn kinds(file: &Value) -> Kinds {
     let steps = steps(file, "pre_tokenizer", "pretokenizers").unwrap_or_default();
     let regexes: Vec<&str> = steps.iter().filter_map(|step| regex(step)).collect();
     Kinds {
         cases: regexes.iter().any(|regex| regex.contains(r"\p{Lu}")),
         joiners: !regexes.iter().any(|regex| regex.contains(r"[\p{P}\p{S}]")),
         composed: file.get("normalizer").is_some_and(|step| step.to_string().contains("NF")),
-        anywhere,
+        gpt2: regexes.is_empty(),
+        anywhere: false,
     }
 }
 
@@ -277,7 +288,8 @@ fn kind(step: &Value) -> &str {
 }
 
 fn within(file: &Value) -> Within {
-    patterns(file).or_else(|| pairs(file)).unwrap_or(Within::Nowhere)
+    let unsplit = || Unsplit::read(file).map(|unsplit| Within::Unsplit(Box::new(unsplit)));
+    patterns(file).or_else(unsplit).unwrap_or(Within::Nowhere)
 }
 
 /// Known patterns before byte-level BPE, the text unchanged or composed.
@@ -306,27 +318,6 @@ fn regex(step: &Value) -> Option<&str> {
     let how = (step.get("behavior")?.as_str()?, step.get("invert")?.as_bool()?);
     let whole = matches!(how, ("Isolated", false) | ("Removed", true));
     step.get("pattern")?.get("Regex")?.as_str().filter(|_| whole && kind(step) == "Split")
-}
-
-/// No pre-tokenizer that matters before BPE, blanks written as `▁`.
-fn pairs(file: &Value) -> Option<Within> {
-    let normalizer = file.get("normalizer")?;
-    let replaced = normalizer.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
-    if kind(normalizer) != "Replace"
-        || replaced != Some(" ")
-        || normalizer.get("content").and_then(Value::as_str) != Some("▁")
-    {
-        return None;
-    }
-    let steps = steps(file, "pre_tokenizer", "pretokenizers")?;
-    let never = |step: &&Value| {
-        let by = step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
-        kind(step) == "Split" && by == Some(" ")
-    };
-    if !steps.iter().all(never) {
-        return None;
-    }
-    Pairs::read(file).map(Within::Pairs)
 }
 
 #[cfg(test)]
@@ -410,6 +401,17 @@ mod tests {
     }
 
     #[test]
+    fn by_gpt2s_own_pattern_an_apostrophe_behind_a_letter_begins_one() {
+        let cuts = Cuts::read(&json!({
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+            "model": {"vocab": {}},
+        }));
+        assert_eq!((cuts.place("it's", 1), cuts.place("'''s", 1)), (Some(2), None));
+        assert!(cuts.kinds().unwrap().gpt2 && !Cuts::read(&cl100k()).kinds().unwrap().gpt2);
+        assert_eq!(Cuts::read(&cl100k()).place("it's", 1), None);
+    }
+
+    #[test]
     fn an_added_token_that_holds_a_place_forbids_them_all() {
         for content in ["<obj1>", "a b", "x.y", "a\nb"] {
             let mut file = cl100k();
@@ -440,6 +442,6 @@ mod tests {
         let cuts = gemma(" ");
         assert_eq!((cuts.place("a> b c", 2), cuts.place("a> b c", 3)), (Some(3), Some(3)));
         assert_eq!(cuts.place("a  b", 2), Some(3));
-        assert!(gemma("x").kinds().is_none());
+        assert!(gemma("x").unsplit().is_none());
     }
 }

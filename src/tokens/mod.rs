@@ -31,6 +31,7 @@ mod files;
 pub mod images;
 mod lane;
 pub mod media;
+mod merges;
 mod pairs;
 mod python;
 mod runs;
@@ -42,6 +43,7 @@ mod source;
 mod template;
 mod tokenizer;
 mod truth;
+mod unsplit;
 mod upper;
 mod words;
 

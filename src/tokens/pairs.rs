@@ -3,12 +3,14 @@
 //! Byte-pair encoding begins with characters, and every token that it makes is an entry of the vocabulary. So where no
 //! entry has the characters a and b side by side, no token ever reaches from an a to a b behind it, whatever
 //! stands around: what is before that place and what is behind it are merged as if each stood alone. A character
-//! that is no entry becomes its bytes, which merge with nothing. A blank is written `▁`. Added tokens count as entries, so
-//! that no text between two such places is one in part.
+//! that is no entry becomes its bytes, which merge with nothing, or where these are no entries unknown. Unknown characters
+//! may become one (`fuse_unk`) up to the next that is an entry, so there a place has an entry on one side. A blank is written `▁`.
 //!
 //! The pairs are kept as bits under a hash: a pair that shares its bit with an entry's is taken for one, and is then no place.
 
 use serde_json::Value;
+
+use super::merges::{byte_entry, parts};
 
 /// Bits for pairs; the Gemma vocabularies have some hundred thousand pairs.
 const BITS: usize = 1 << 23;
@@ -19,6 +21,8 @@ pub struct Pairs {
     ascii: Box<[u128; 128]>,
     /// Of all others, by hash.
     others: Vec<u64>,
+    /// A bit for each character that is an entry, where unknown ones become one.
+    entries: Option<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Pairs {
@@ -30,6 +34,10 @@ impl std::fmt::Debug for Pairs {
 /// A blank as the vocabulary writes it, in one byte: the text's own `▁` becomes the same token.
 const fn written(c: char) -> char {
     if c == '▁' { ' ' } else { c }
+}
+
+fn is_entry(entries: &[u64], c: char) -> bool {
+    entries[c as usize >> 6] >> (c as u32 & 63) & 1 == 1
 }
 
 const fn bit(a: char, b: char) -> usize {
@@ -48,21 +56,23 @@ impl Pairs {
         let bpe = model.get("type").is_none_or(|kind| kind.as_str() == Some("BPE"));
         let affixed = text("continuing_subword_prefix") || text("end_of_word_suffix");
         let vocab = model.get("vocab")?.as_object()?;
-        let bytes = (0..256).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
-        // Unknown characters side by side may be one token.
+        let bytes = (0..=255).all(|byte| vocab.contains_key(&byte_entry(byte)));
         let fuses = set("fuse_unk") && !(set("byte_fallback") && bytes);
-        if !bpe || affixed || fuses || set("ignore_merges") || set("dropout") {
+        if !bpe || affixed || set("ignore_merges") || set("dropout") {
             return None;
         }
-        // That an entry for a byte is made of its letters is nowhere so, and would be no pair below.
+        // That an entry for a byte is made of its letters is nowhere so, nor that one merges: it would be no pair below.
         let merges = model.get("merges").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        if merges.iter().any(|merge| is_byte(made_by(merge))) {
+        let of_bytes = |merge: &Value| {
+            parts(merge).is_none_or(|(left, right)| {
+                is_byte(left) || is_byte(right) || is_byte([left, right].concat())
+            })
+        };
+        if merges.iter().any(of_bytes) {
             return None;
         }
-        let mut pairs = Self { ascii: Box::new([0; 128]), others: vec![0; BITS / 64] };
-        let added = file.get("added_tokens").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let added = added.iter().filter_map(|added| added.get("content")?.as_str());
-        for entry in vocab.keys().map(String::as_str).chain(added) {
+        let mut pairs = Self { ascii: Box::new([0; 128]), others: vec![0; BITS / 64], entries: None };
+        for entry in vocab.keys() {
             if is_byte(entry) {
                 continue;
             }
@@ -72,7 +82,24 @@ impl Pairs {
             }
             entry.chars().zip(entry.chars().skip(1)).for_each(|(a, b)| pairs.add(written(a), written(b)));
         }
+        if fuses {
+            pairs.fuse(vocab.keys());
+        }
         Some(pairs)
+    }
+
+    /// From now on two characters of which neither is an entry may become one token.
+    fn fuse<'v>(&mut self, vocab: impl Iterator<Item = &'v String>) {
+        let mut entries = vec![0; (char::MAX as usize >> 6) + 1];
+        for entry in vocab {
+            let mut chars = entry.chars();
+            if let (Some(only), None) = (chars.next().map(written), chars.next()) {
+                entries[only as usize >> 6] |= 1 << (only as u32 & 63);
+            }
+        }
+        let unknown: Vec<char> = ('\0'..='\x7f').filter(|c| !is_entry(&entries, *c)).collect();
+        unknown.iter().for_each(|a| unknown.iter().for_each(|b| self.add(*a, *b)));
+        self.entries = Some(entries);
     }
 
     fn add(&mut self, a: char, b: char) {
@@ -93,6 +120,7 @@ impl Pairs {
         }
         let bit = bit(a, b);
         self.others[bit / 64] >> (bit % 64) & 1 == 1
+            || self.entries.as_ref().is_some_and(|all| !is_entry(all, a) && !is_entry(all, b))
     }
 
     /// The first place in `text` at or after byte `least`, which is greater than 0.
@@ -129,15 +157,6 @@ impl Pairs {
     }
 }
 
-/// What a merge makes, written as `a b` or as a list of the two.
-fn made_by(merge: &Value) -> String {
-    match merge {
-        Value::String(both) => both.split(' ').collect(),
-        Value::Array(both) => both.iter().filter_map(Value::as_str).collect(),
-        _ => String::new(),
-    }
-}
-
 /// Whether an entry stands for a byte.
 fn is_byte(entry: impl AsRef<[u8]>) -> bool {
     let entry = entry.as_ref();
@@ -151,7 +170,6 @@ mod tests {
 
     fn file() -> Value {
         json!({
-            "added_tokens": [{"content": "<b>"}],
             "model": {"type": "BPE", "fuse_unk": false, "vocab": {"▁ab": 0, "的是": 1, "c▁▁": 2, "<0x41>": 3}},
         })
     }
@@ -161,21 +179,33 @@ mod tests {
         let pairs = Pairs::read(&file()).unwrap();
         let words = |text| pairs.words(text).collect::<Vec<&str>>();
         assert_eq!(words(" abab c  x的是的▁a"), [" ab", "ab", " ", "c  ", "x", "的是", "的", "▁a"]);
-        assert_eq!(words("<b><0x41>"), ["<b>", "<", "0", "x", "4", "1", ">"]);
+        assert_eq!(words("<0x41>"), ["<", "0", "x", "4", "1", ">"]);
         assert_eq!((words("").len(), pairs.place("ab", 1), pairs.place("的x", 1)), (0, None, Some(3)));
+    }
+
+    #[test]
+    fn unknown_characters_that_may_become_one_are_not_parted() {
+        let mut file = file();
+        file["model"]["fuse_unk"] = json!(true);
+        file["model"]["vocab"]["x"] = json!(4);
+        file["model"]["vocab"]["▁"] = json!(5);
+        let pairs = Pairs::read(&file).unwrap();
+        let words = |text| pairs.words(text).collect::<Vec<&str>>();
+        assert_eq!(words("yz的éx京y x y"), ["yz的é", "x", "京y", " ", "x", " ", "y"]);
     }
 
     #[test]
     fn models_that_merge_more_than_characters_have_none() {
         for (key, value) in [
             ("type", json!("Unigram")),
-            ("fuse_unk", json!(true)),
             ("ignore_merges", json!(true)),
             ("dropout", json!(0.1)),
             ("end_of_word_suffix", json!("</w>")),
             ("vocab", json!({"<0x41><0x42>": 0})),
             ("merges", json!([["<0x4", "1>"]])),
             ("merges", json!(["<0x4 1>"])),
+            ("merges", json!(["<0x41> a"])),
+            ("merges", json!(["a"])),
         ] {
             let mut file = file();
             file["model"][key] = value;

@@ -22,7 +22,8 @@
 //! pre-token up to the last line end (`\s*[\r\n]+`), so there p lies before the last of the chunk. Where texts
 //! are composed only such characters are taken as are never reordered or composed with each other. That a
 //! vocabulary's entry stands for its text unmerged (`ignore_merges`) concerns no pre-token that is longer than any entry.
-//! Without a pre-tokenizer all of a part is one, and a run may begin anywhere.
+//! Without a pre-tokenizer all of a part is one, and a run is of any characters. By GPT-2's pattern a letter and a
+//! mark behind it are in two, once the text is composed, so a run of marks may begin there.
 
 use super::count::CountError;
 
@@ -40,7 +41,9 @@ pub struct Kinds {
     pub joiners: bool,
     /// Texts are composed before they are split (NFC, NFKC).
     pub composed: bool,
-    /// There is no pre-tokenizer: a run may begin anywhere.
+    /// GPT-2's own pattern: numbers of any length are kept together, and marks apart from letters.
+    pub gpt2: bool,
+    /// There is no pre-tokenizer: a run may begin anywhere and hold anything.
     pub anywhere: bool,
 }
 
@@ -97,7 +100,7 @@ pub fn count(
     let mut before: Ends = Vec::new();
     while let Some(start) = long_run(text, at, kinds) {
         // Within a run the next chunk begins with it, however the first did.
-        if start > at && !kinds.anywhere {
+        if start > at && !begins_there(text, start, kinds) {
             break;
         }
         let end = text.floor_char_boundary(start + CHUNK);
@@ -134,6 +137,15 @@ pub fn count(
     let Some(ends) = ends(&ids, lengths, at, text.len()) else { return Ok(None) };
     let Some((old, new)) = common(&before, &ends, at) else { return Ok(None) };
     Ok(Some(tokens + (old + ends.len() - new) as u64))
+}
+
+/// Whether a run in the middle of a text begins a pre-token there.
+fn begins_there(text: &str, start: usize, kinds: Kinds) -> bool {
+    let letter = |c: char| c.is_ascii_alphabetic() || matches!(c, 'À'..='Ö' | 'Ø'..='ö' | 'ø'..='ƺ');
+    kinds.gpt2
+        && !kinds.composed
+        && text[start..].starts_with(|c| ('\u{300}'..='\u{36f}').contains(&c))
+        && text[..start].ends_with(letter)
 }
 
 /// The ends of tokens; `None` where their lengths do not add up to the text.
@@ -186,8 +198,10 @@ pub fn long_run(text: &str, from: usize, kinds: Kinds) -> Option<usize> {
 
 /// What a character can form a run with.
 fn class(c: char, kinds: Kinds) -> Option<u32> {
-    let Kinds { cases, joiners, composed, .. } = kinds;
+    let Kinds { cases, joiners, composed, gpt2, anywhere } = kinds;
     match c {
+        _ if anywhere => Some(0),
+        '0'..='9' if gpt2 => Some(6),
         'a'..='z' if cases => Some(1),
         'A'..='Z' if cases => Some(2),
         'a'..='z' | 'A'..='Z' => Some(1),
@@ -215,8 +229,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TOGETHER: Kinds = Kinds { cases: false, joiners: true, composed: false, anywhere: false };
-    const APART: Kinds = Kinds { cases: true, joiners: false, composed: true, anywhere: false };
+    const TOGETHER: Kinds =
+        Kinds { cases: false, joiners: true, composed: false, gpt2: false, anywhere: false };
+    const APART: Kinds = Kinds { cases: true, joiners: false, composed: true, gpt2: false, anywhere: false };
 
     /// Merges by rank, leftmost first, with a plain loop: tokens are letters, or two tokens that merge.
     #[derive(Debug, Clone)]
@@ -300,6 +315,24 @@ mod tests {
         assert_eq!(count(&text[..CHUNK], &toy.lengths(), TOGETHER, encode), Ok(None));
         let wrong = Lengths(vec![1; 30]);
         assert_eq!(count(&text, &wrong, TOGETHER, encode), Ok(None), "lengths that do not add up");
+    }
+
+    #[test]
+    fn by_gpt2s_pattern_numbers_are_runs_and_marks_begin_one_behind_a_letter() {
+        let gpt2 = Kinds { gpt2: true, composed: false, ..APART };
+        let digits = "17".repeat(2 * CHUNK);
+        assert_eq!((long_run(&digits, 0, gpt2), long_run(&digits, 0, APART)), (Some(0), None));
+        assert_eq!(long_run(&digits, 0, Kinds { anywhere: true, ..APART }), Some(0));
+        let encode = |text: &str| {
+            assert!(text.len() <= 3 * CHUNK);
+            Ok(vec![0; text.len() / 2])
+        };
+        let lengths = Lengths(vec![2]);
+        let marks = |before: &str| format!("{before}{}", "\u{301}".repeat(2 * CHUNK));
+        let counted = |before, kinds| count(&marks(before), &lengths, kinds, encode);
+        assert_eq!(counted("é", gpt2), Ok(Some(2 * CHUNK as u64 + 1)));
+        assert_eq!(counted("é", Kinds { composed: true, ..gpt2 }), Ok(None));
+        assert_eq!((counted("é", TOGETHER), counted("! ", gpt2)), (Ok(None), Ok(None)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::cuts::{Cuts, Part};
 use super::files::LoadError;
 use super::runs::{self, CHUNK};
 use super::segments::{Growing, Segments};
+use super::selfcheck::{self, Differences};
+use super::unsplit::Unsplit;
 use super::upper::Upper;
 
 /// Texts from this many bytes on are looked up by their beginnings.
@@ -78,6 +80,7 @@ impl Tokenizer {
         let cuts = Cuts::read(&file);
         let parts = File::deserialize(&file).ok();
         let backend = Backend::load(json, file)?;
+        let cuts = if merges_the_same(&cuts, &backend) { cuts } else { cuts.at_added_only() };
         let length = |special| backend.reference_ids("a", special).map_or(0, |ids| ids.len() as u64);
         let around = length(true).saturating_sub(length(false));
         let is_entry = |entry: &str| backend.reference().token_to_id(entry).is_some();
@@ -195,20 +198,30 @@ impl Tally<'_> {
         Ok(true)
     }
 
-    /// Counts one part in pieces; false where it stopped before its end.
+    /// Counts one part; false where it stopped before its end.
     fn part(&mut self, part: &str) -> Result<bool, CountError> {
+        match self.of.cuts.unsplit().filter(|_| self.of.backend.is_fast()) {
+            Some(unsplit) => self.pieces(&unsplit.prepared(part), Some(unsplit)),
+            None => self.pieces(part, None),
+        }
+    }
+
+    /// Counts a part in pieces, by its merges where they are given.
+    fn pieces(&mut self, part: &str, unsplit: Option<&Unsplit>) -> Result<bool, CountError> {
+        let cut_raw = self.of.cuts.unsplit().is_none_or(Unsplit::is_cut_raw);
         let mut rest = part;
         loop {
             if self.enough() {
                 return Ok(rest.is_empty());
             }
-            let cut = if rest.len() > PIECE { self.cut(rest) } else { None };
+            let cut =
+                (rest.len() > PIECE && (cut_raw || unsplit.is_some())).then(|| self.cut(rest)).flatten();
             let (piece, after) = rest.split_at(cut.unwrap_or(rest.len()));
             // Without any known place nothing says that it is a run.
             let run = self.of.cuts.kinds().filter(|_| piece.len() >= 2 * CHUNK);
             self.in_time(piece)?;
-            self.tokens += match self.of.cuts.pairs().filter(|_| run.is_none()) {
-                Some(pairs) => self.of.backend.count_words(piece, pairs)?,
+            self.tokens += match unsplit {
+                Some(unsplit) => unsplit.count(piece, self.of.backend.lengths()),
                 None => self.of.backend.count(piece, run)?,
             };
             if after.is_empty() {
@@ -246,6 +259,22 @@ impl Tally<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether parts that no pattern splits have the reference's ids by their merges; true where a pattern does.
+fn merges_the_same(cuts: &Cuts, backend: &Backend) -> bool {
+    let Some(unsplit) = cuts.unsplit() else { return true };
+    let ids = |text: &str| {
+        let (mut ids, mut at) = (Vec::new(), 0);
+        for part in cuts.parts(text, 0) {
+            ids.extend(unsplit.ids(&unsplit.prepared(part.text)));
+            let token = &text[at + part.text.len()..part.end];
+            ids.extend(part.token.then(|| backend.reference().token_to_id(token)).flatten());
+            at = part.end;
+        }
+        Ok(ids)
+    };
+    selfcheck::compare(backend.reference(), backend.added(), ids) == Differences::default()
 }
 
 /// The beginnings of `text` that are kept: each ends with the first added token behind a multiple of the

@@ -90,7 +90,7 @@ fn long(random: &mut fastrand::Rng, added: &[String]) -> String {
     let mut long = text(random, added, 2000);
     for _ in 0..random.usize(1..4) {
         let length = random.usize(10_000..150_000);
-        const ALPHABETS: [&str; 24] = [
+        const ALPHABETS: [&str; 28] = [
             "a",
             "ab",
             "abcdefghijklmnopqrstuvwxyz",
@@ -115,6 +115,10 @@ fn long(random: &mut fastrand::Rng, added: &[String]) -> String {
             "🙂!",
             "👩\u{200d}👧",
             "ᄀ",
+            "0123456789",
+            "'s",
+            "\u{a0}",
+            "aZ0+/",
         ];
         let alphabet = ALPHABETS[random.usize(0..ALPHABETS.len())];
         let letters: Vec<char> = alphabet.chars().collect();
@@ -131,8 +135,10 @@ fn bordered(random: &mut fastrand::Rng, added: &[String]) -> String {
         "", "!", "!\n", "x", "X", "'", "'s", " ", "\n", " \n", "的", "1", "/", "/*", "\"", "é", "\u{301}",
         "\u{316}", "🙂", ".\r\n", "a!", " x", "\u{a0}", "\n \n", "?\n/", "한",
     ];
-    const RUNS: [&str; 16] =
-        ["/", "!", "\n", " ", "x", "X", "的", "é", "\u{301}", "🙂", "=", "\t", " \n", "xX", "'", "#/"];
+    const RUNS: [&str; 18] = [
+        "/", "!", "\n", " ", "x", "X", "的", "é", "\u{301}", "🙂", "=", "\t", " \n", "xX", "'", "#/", "17",
+        "\u{a0}",
+    ];
     let border = |random: &mut fastrand::Rng| BORDERS[random.usize(0..BORDERS.len())];
     let mut text = String::new();
     for _ in 0..random.usize(1..3) {
@@ -278,6 +284,15 @@ fn no_text_has_more_tokens_than_its_bytes_allow() {
             reached = reached.max(true_count as f64 / most as f64);
         }
         assert!(reached > 0.6, "{name}: no text comes near its bound: {reached}");
+    }
+}
+
+#[test]
+fn what_composing_makes_of_an_added_token_or_into_one_is_counted_as_the_reference_does() {
+    let (_, tokenizer) = with_few_merges().into_iter().find(|(name, _)| *name == "NFKC").unwrap();
+    assert!(tokenizer.backend.is_fast());
+    for text in ["a<s>\u{338}b", "a＜s＞b", "<\u{338}s><s>é\u{301}", "＜s>"] {
+        assert_eq!(differs(&tokenizer, text, false), None);
     }
 }
 
