@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kvgate::proxy::events::{Splitter, Take, says};
-use kvgate::request::{Api, dialect};
+use kvgate::request::{Api, TenantKey, Trail, dialect};
 use kvgate::tokens::Encoder;
 
 /// A chat body of about so many bytes of English-like text.
@@ -39,6 +39,10 @@ fn read_and_count(c: &mut Criterion) {
             b.iter(|| dialect::read(Api::Chat, black_box(body)).unwrap());
         });
         let reading = dialect::read(Api::Chat, &body).unwrap();
+        group.bench_with_input(BenchmarkId::new("beginnings", name), &reading, |b, reading| {
+            let key = TenantKey::from_bytes([7; 16]);
+            b.iter(|| Trail::of(black_box(&reading.prompt), &key));
+        });
         group.sample_size(10).bench_with_input(BenchmarkId::new("count", name), &reading, |b, reading| {
             b.iter(|| encoder.count(black_box(reading), SystemTime::UNIX_EPOCH, None).unwrap());
         });

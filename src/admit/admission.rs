@@ -29,8 +29,8 @@ const EARLY: Duration = Duration::from_secs(10);
 const BATCH_FLOOR: f64 = 0.05;
 /// What is left of the memory of who was served with each request.
 const SERVED_MEMORY: f64 = 0.99;
-/// An outlook is kept for so long for each request in flight: to make one takes a twentieth of that. Who has
-/// left meanwhile still counts in it.
+/// An outlook is kept for so long for each request in flight: to make one takes about a thirtieth of that (`cargo
+/// bench --bench admit`). Who has left meanwhile still counts in it.
 const KEPT: Duration = Duration::from_micros(2);
 /// How long nobody goes to an engine whose answer broke, unless a scrape says that it lives.
 const SUSPECTED: Duration = Duration::from_secs(2);

@@ -32,15 +32,15 @@ impl TenantKey {
         (u128::from(self.0) | (u128::from(self.1) << 64)).to_le_bytes()
     }
 
-    /// A hasher with this key.
-    pub(super) fn hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, self.1)
+    /// The key as one for long texts (HighwayHash).
+    pub(super) const fn long(self) -> highway::Key {
+        highway::Key([self.0, self.1, 0, 0])
     }
 
     /// The keyed hash of `bytes` as 16 hex digits (SipHash-1-3).
     #[must_use]
     pub fn hash(&self, bytes: &[u8]) -> String {
-        let mut hasher = self.hasher();
+        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
         hasher.write(bytes);
         let mut out = String::with_capacity(16);
         let _ = write!(out, "{:016x}", hasher.finish());

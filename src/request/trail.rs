@@ -1,9 +1,9 @@
 //! The beginnings of a prompt, as keyed hashes: what tells how much of it an engine has seen before.
 
-use std::hash::Hasher as _;
-use std::io::{self, Write};
+use std::collections::VecDeque;
 
-use siphasher::sip::SipHasher13;
+use highway::{HighwayHash as _, HighwayHasher};
+use serde_json::Value;
 
 use super::client::TenantKey;
 use super::prompt::{Prompt, PromptItem};
@@ -44,12 +44,12 @@ impl Trail {
             },
             Prompt::Chat(chat) => {
                 // Where they stand in the text is the template's matter; what differs in them differs there.
-                for part in [&chat.tools, &chat.documents].into_iter().flatten() {
-                    writer.json(part)?;
+                for part in [&chat.tools, &chat.documents].into_iter().flatten().flatten() {
+                    writer.value(part);
                 }
                 writer.text(chat.chat_template.as_deref().unwrap_or_default().as_bytes());
                 for message in &chat.messages {
-                    writer.json(message)?;
+                    writer.value(message);
                     writer.end();
                 }
             }
@@ -61,28 +61,28 @@ impl Trail {
 
 /// Hashes what is written, and marks places in it.
 struct Writer {
-    hasher: SipHasher13,
+    hasher: HighwayHasher,
     at: u64,
     next: u64,
     sizes: Vec<Mark>,
-    ends: std::collections::VecDeque<Mark>,
+    ends: VecDeque<Mark>,
 }
 
 impl Writer {
     fn new(key: &TenantKey) -> Self {
-        let hasher = key.hasher();
-        Self { hasher, at: 0, next: FIRST, sizes: Vec::new(), ends: std::collections::VecDeque::new() }
+        let hasher = HighwayHasher::new(key.long());
+        Self { hasher, at: 0, next: FIRST, sizes: Vec::new(), ends: VecDeque::new() }
     }
 
     fn mark(&self) -> Mark {
-        Mark { hash: self.hasher.finish(), at: self.at }
+        Mark { hash: self.hasher.clone().finalize64(), at: self.at }
     }
 
     fn text(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = usize::try_from(self.next - self.at).unwrap_or(usize::MAX);
             let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.hasher.write(now);
+            self.hasher.append(now);
             self.at += now.len() as u64;
             bytes = later;
             if self.at == self.next {
@@ -92,8 +92,20 @@ impl Writer {
         }
     }
 
-    fn json(&mut self, value: &impl serde::Serialize) -> Option<()> {
-        serde_json::to_writer(&mut *self, value).ok()
+    /// All texts of a value, each behind a byte that no text holds.
+    fn value(&mut self, value: &Value) {
+        self.text(b"\xFF");
+        match value {
+            Value::String(text) => self.text(text.as_bytes()),
+            Value::Array(all) => all.iter().for_each(|one| self.value(one)),
+            Value::Object(members) => {
+                for (name, one) in members {
+                    self.text(name.as_bytes());
+                    self.value(one);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.text(value.to_string().as_bytes()),
+        }
     }
 
     fn end(&mut self) {
@@ -110,17 +122,6 @@ impl Writer {
         marks.sort_unstable_by_key(|mark| mark.at);
         marks.dedup();
         Trail { marks, whole }
-    }
-}
-
-impl Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.text(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
