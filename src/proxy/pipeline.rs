@@ -169,7 +169,7 @@ impl Pipeline {
                 let Refused { refusal, record } = *refused;
                 // What was not read yet is read on, so that a client still uploading gets its answer.
                 let unread = upload.body.take().filter(|b| !http_body::Body::is_end_stream(b));
-                let wire = refusal.wire(self.too_long);
+                let wire = refusal.wire(self.too_long).of(record.about.api);
                 let response = respond::refuse(&refusal, &wire, &ids, unread.is_some());
                 if let Some(unread) = unread {
                     // One that waits for `100 Continue` sends nothing, and needs nothing.
@@ -471,7 +471,7 @@ impl Refused {
     /// Ends the record of one whose answer had begun; the event that says why.
     pub(super) fn inside_a_stream(self, too_long: StatusCode) -> Bytes {
         let Self { refusal, record } = self;
-        let wire = refusal.wire(too_long);
+        let wire = refusal.wire(too_long).of(record.about.api);
         record.refused_in_stream(&wire, refusal.outcome());
         respond::refused_in_stream(&refusal, &wire)
     }

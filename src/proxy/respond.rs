@@ -11,7 +11,7 @@ use super::body::BodyError;
 use super::forward::Failure;
 use super::headers;
 use crate::admit::Rejection;
-use crate::request::{Outcome, ReadError};
+use crate::request::{Api, Outcome, ReadError};
 
 /// Why a client gets an answer of kvgate's own.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,15 @@ impl Wire {
             prompt: None,
             limit: None,
         }
+    }
+
+    /// The same, naming the prompt as this API does.
+    #[must_use]
+    pub const fn of(mut self, api: Api) -> Self {
+        if self.param.is_some() && matches!(api, Api::Completions) {
+            self.param = Some("prompt");
+        }
+        self
     }
 
     const fn invalid() -> Self {

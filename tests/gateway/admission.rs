@@ -47,8 +47,10 @@ async fn a_prompt_that_is_too_long_is_refused_with_numbers_and_both_phrases() {
     let mut engine = Engine::start().await;
     let gate = Gate::ready_before(engine.url(), |_| {}).await;
     let chat = json!({"messages": [{"role": "user", "content": "word and ".repeat(4000)}]});
-    for ask in [completion(&ask(2048, 1)), post("/v1/chat/completions", &[("x-request-id", "mine")], &chat)] {
+    let chat = post("/v1/chat/completions", &[("x-request-id", "mine")], &chat);
+    for (ask, param) in [(completion(&ask(2048, 1)), "prompt"), (chat, "messages")] {
         let answer = gate.ask(&ask).await;
+        assert_eq!(answer.json()["error"]["param"], param);
         assert_eq!((answer.status, answer.code().as_str()), (413, "context_length_exceeded"));
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains("This model's maximum context length is 2048 tokens"), "{message}");
