@@ -14,7 +14,7 @@ from _pytest.runner import runtestprotocol
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import pulse, settings  # noqa: E402
+from kit import prom, pulse, settings  # noqa: E402
 from kit.engine import Engines  # noqa: E402
 from kit.gateway import Gateway  # noqa: E402
 
@@ -40,6 +40,8 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
+    if prom.unanswered:
+        _tables.append(f"\nScrapes given up after a second without an answer: {len(prom.unanswered)}")
     for text in _tables:
         terminalreporter.write_line(text)
 

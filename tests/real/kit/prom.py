@@ -1,9 +1,14 @@
 """Prometheus text: as much of it as these tests read."""
 import re
+import time
+import urllib.error
 import urllib.request
 
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+unanswered = []             # (time, server) of each request that was given up
 
 
 class Page:
@@ -26,6 +31,18 @@ class Page:
         return name in self.series
 
 
-def scrape(base, path="/metrics", timeout=30):
-    with urllib.request.urlopen(base + path, timeout=timeout) as answer:
-        return Page(answer.read().decode())
+def scrape(base, path="/metrics", seconds=30):
+    """One page.  vLLM's API server sometimes leaves such a request unanswered until all streams are over:
+    after a second another is made, on a connection of its own."""
+    end = time.monotonic() + seconds
+    while True:
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(base + path, timeout=1) as answer:
+                return Page(answer.read().decode())
+        except (TimeoutError, urllib.error.URLError) as error:
+            if not isinstance(getattr(error, "reason", error), TimeoutError):
+                raise
+            unanswered.append((began, base))
+            if time.monotonic() > end:
+                raise
