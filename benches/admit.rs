@@ -130,6 +130,7 @@ fn events(size: u64) {
     let (mut next, mut flying) = (0, VecDeque::new());
     while full.queued() < size as usize && next < 10 * size {
         if full.arrive(next, &ask(next), now) == Arrival::Admitted {
+            full.first_token(next, now);
             flying.push_back(next);
         }
         next += 1;
@@ -142,7 +143,7 @@ fn events(size: u64) {
         let mut went = full.advance(now);
         arrivals.push(began.elapsed());
         if arrival == Arrival::Admitted {
-            flying.push_back(next);
+            went.push(Action::Admit { id: next, waited: Duration::ZERO });
         }
         next += 1;
         if let Some(id) = flying.pop_front() {
@@ -153,10 +154,12 @@ fn events(size: u64) {
             went.extend(full.advance(now));
             ends.push(began.elapsed());
         }
-        flying.extend(went.iter().filter_map(|action| match action {
-            Action::Admit { id, .. } => Some(*id),
-            Action::Evict { .. } => None,
-        }));
+        for action in went {
+            if let Action::Admit { id, .. } = action {
+                full.first_token(id, now);
+                flying.push_back(id);
+            }
+        }
     }
     for (what, mut took) in [("an arrival", arrivals), ("an end", ends)] {
         took.sort_unstable();
@@ -170,6 +173,14 @@ fn events(size: u64) {
             at(1.0)
         );
     }
+    let made = |_| {
+        let began = std::time::Instant::now();
+        black_box(Outlook::new(black_box(&full.books), &signals(now), now, false));
+        began.elapsed()
+    };
+    let mut took: Vec<Duration> = (0..100).map(made).collect();
+    took.sort_unstable();
+    println!("an outlook made anew: {:.1} µs", took[50].as_secs_f64() * 1e6);
 }
 
 fn percentiles(_: &mut Criterion) {

@@ -236,7 +236,7 @@ impl Forecast {
         let Some(step) = known.books.busy_step(now) else { return fates };
         let mut outlook = Outlook::new(known.books, known.signals, now, true);
         let (mut last, mut served, mut played) = (0, 0.0, 0);
-        for waiter in known.queue.in_order(&known.books.shares) {
+        for waiter in known.queue.in_order(&known.books.shares, usize::MAX) {
             let at = if played < PLAYED {
                 outlook.earliest(&waiter.asked, last)
             } else {
@@ -274,7 +274,7 @@ impl Forecast {
             let mut queued = Outlook::new(known.books, known.signals, now, true);
             let (mut last, mut all) = (0, 0.0);
             let mut served = Vec::new();
-            for waiter in known.queue.in_order(&known.books.shares).into_iter().take(PLAYED) {
+            for waiter in known.queue.in_order(&known.books.shares, PLAYED) {
                 last = queued.earliest(&waiter.asked, last);
                 queued.add_at(&waiter.asked, last);
                 all += waiter.cost();

@@ -1,7 +1,7 @@
 //! The queue: by priority, then the tenant that has had least, then arrival; bounded in requests and in
 //! bytes of the bodies that wait.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
@@ -56,6 +56,8 @@ struct Line {
     waiting: VecDeque<Waiter>,
     /// Since when it has never been empty.
     standing: Instant,
+    /// What all in it cost: a sum of whole numbers, and so exact.
+    cost: f64,
 }
 
 /// The queue.
@@ -64,6 +66,9 @@ pub struct Queue {
     /// One for each priority.
     bands: [IndexMap<u64, Line>; 2],
     places: HashMap<u64, (usize, u64)>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// Those whose first token has a deadline.
+    hurried: usize,
     bytes: u64,
     most: usize,
     most_bytes: u64,
@@ -73,7 +78,15 @@ impl Queue {
     /// An empty queue for at most `most` requests and `most_bytes` bytes.
     #[must_use]
     pub fn new(most: usize, most_bytes: u64) -> Self {
-        Self { bands: [IndexMap::new(), IndexMap::new()], places: HashMap::new(), bytes: 0, most, most_bytes }
+        Self {
+            bands: [IndexMap::new(), IndexMap::new()],
+            places: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            hurried: 0,
+            bytes: 0,
+            most,
+            most_bytes,
+        }
     }
 
     /// Requests in it.
@@ -117,8 +130,12 @@ impl Queue {
         let (band, tenant) = (waiter.asked.priority as usize, waiter.asked.kind.tenant);
         self.bytes = self.bytes.saturating_add(waiter.bytes);
         self.places.insert(waiter.id, (band, tenant));
-        let new = || Line { waiting: VecDeque::new(), standing: waiter.since };
-        self.bands[band].entry(tenant).or_insert_with(new).waiting.push_back(waiter);
+        self.deadlines.insert((waiter.deadline, waiter.id));
+        self.hurried += usize::from(waiter.ttft.is_some());
+        let new = || Line { waiting: VecDeque::new(), standing: waiter.since, cost: 0.0 };
+        let line = self.bands[band].entry(tenant).or_insert_with(new);
+        line.cost += waiter.cost();
+        line.waiting.push_back(waiter);
     }
 
     /// One that waits.
@@ -134,11 +151,26 @@ impl Queue {
         let line = self.bands[band].get_mut(&tenant)?;
         let place = line.waiting.iter().position(|waiter| waiter.id == id)?;
         let waiter = line.waiting.remove(place)?;
+        line.cost -= waiter.cost();
         if line.waiting.is_empty() {
             self.bands[band].swap_remove(&tenant);
         }
+        self.deadlines.remove(&(waiter.deadline, id));
+        self.hurried -= usize::from(waiter.ttft.is_some());
         self.bytes = self.bytes.saturating_sub(waiter.bytes);
         Some(waiter)
+    }
+
+    /// Those whose deadline has passed, the earliest first.
+    #[must_use]
+    pub fn passed(&self, now: Instant) -> Vec<u64> {
+        self.deadlines.range(..=(now, u64::MAX)).map(|(_, id)| *id).collect()
+    }
+
+    /// Whether the first token of anybody who waits has a deadline.
+    #[must_use]
+    pub const fn hurried(&self) -> bool {
+        self.hurried > 0
     }
 
     /// Takes one out, whichever.
@@ -181,36 +213,39 @@ impl Queue {
         ids.map(|waiter| waiter.id).take(TRIED.1).collect()
     }
 
-    /// All in it in the order in which they will be served, as far as that can be known now.
+    /// The first `most` in the order in which they will be served, as far as that can be known now.
     #[must_use]
-    pub fn in_order(&self, shares: &Shares) -> Vec<&Waiter> {
-        let mut all = Vec::with_capacity(self.len());
+    pub fn in_order(&self, shares: &Shares, most: usize) -> Vec<&Waiter> {
+        let mut all = Vec::new();
         for (band, lines) in self.bands.iter().enumerate() {
             for (tenant, line) in lines {
                 let mut counter = shares.counter(*tenant);
-                for waiter in &line.waiting {
+                // A line is in its order already: no more of it than of all.
+                for waiter in line.waiting.iter().take(most) {
                     all.push((band, counter, waiter));
                     counter += waiter.cost() / shares.weight(*tenant);
                 }
             }
         }
         all.sort_by(|a, b| (a.0.cmp(&b.0)).then(a.1.total_cmp(&b.1)).then(a.2.since.cmp(&b.2.since)));
-        all.into_iter().map(|(_, _, waiter)| waiter).collect()
+        all.into_iter().map(|(_, _, waiter)| waiter).take(most).collect()
     }
 
     /// What will be served before one more of this tenant and priority: cost, as [`cost`] counts it.
     #[must_use]
     pub fn ahead(&self, asked: &Candidate, shares: &Shares) -> f64 {
         let (band, tenant) = (asked.priority as usize, asked.kind.tenant);
-        let line = |line: &Line| line.waiting.iter().map(Waiter::cost).sum::<f64>();
-        let own = self.bands[band].get(&tenant).map_or(0.0, line);
+        let own = self.bands[band].get(&tenant).map_or(0.0, |line| line.cost);
         let mine = shares.counter_if_it_came(tenant) + own / shares.weight(tenant);
-        let before: f64 = self.bands[..band].iter().flat_map(IndexMap::values).map(line).sum();
+        let before: f64 = self.bands[..band].iter().flat_map(IndexMap::values).map(|line| line.cost).sum();
         let others = self.bands[band].iter().filter(|(other, _)| **other != tenant);
-        let ahead = others.map(|(other, waiting)| {
+        let ahead = others.map(|(other, line)| {
             let room = (mine - shares.counter(*other)).max(0.0) * shares.weight(*other);
+            if line.cost <= room {
+                return line.cost;
+            }
             let mut sum = 0.0;
-            for waiter in &waiting.waiting {
+            for waiter in &line.waiting {
                 if sum > room {
                     break;
                 }
@@ -274,7 +309,7 @@ mod tests {
                 shares.queued(*tenant);
                 queue.push(waiter(id as u64, *tenant, priority, t + Duration::from_millis(id as u64)));
             }
-            let foretold: Vec<u64> = queue.in_order(&shares).iter().map(|waiter| waiter.id).collect();
+            let foretold: Vec<u64> = queue.in_order(&shares, usize::MAX).iter().map(|waiter| waiter.id).collect();
             let order = served(&mut queue, &mut shares);
             prop_assert_eq!(order.len(), all.len());
             prop_assert!(queue.is_empty() && queue.bytes() == 0);

@@ -62,9 +62,7 @@ impl Admission {
             return;
         }
         self.swept = Some(now);
-        let late = |waiter: &Waiter| waiter.deadline <= now;
-        let passed: Vec<u64> = self.queue.iter().filter(|(w, _)| late(w)).map(|(w, _)| w.id).collect();
-        for id in passed {
+        for id in self.queue.passed(now) {
             if let Some(why) = self.give_up(id, now) {
                 actions.push(Action::Evict { id, why });
             }
@@ -103,6 +101,9 @@ impl Admission {
     /// Those whose first token would come too late even if they went now, or who stand in a line that
     /// does not shorten: ticket, what it would be, what it may be.
     fn first_tokens_missed(&self, now: Instant) -> Vec<(u64, Duration, Duration)> {
+        if !self.queue.hurried() {
+            return Vec::new();
+        }
         let missed = |waiter: &Waiter, standing: Instant| {
             let ttft = waiter.ttft?;
             let waited = now.saturating_duration_since(waiter.since);

@@ -41,6 +41,8 @@ pub struct Books {
     pub(super) flights: IndexMap<u64, Flight>,
     /// Sequences of all flights.
     sequences: u64,
+    /// Tokens reserved for all flights; wide enough for any number of them.
+    reserved: u128,
     pub(super) measured: Measured,
     pub(super) seats: Seats,
     /// The engine's pace.
@@ -79,6 +81,7 @@ impl Books {
             settings,
             flights: IndexMap::new(),
             sequences: 0,
+            reserved: 0,
             measured: Measured::default(),
             seats: Seats::default(),
             pace: Pace::default(),
@@ -177,7 +180,7 @@ impl Books {
     /// Tokens reserved by what is in flight.
     #[must_use]
     pub fn reserved(&self) -> Tokens {
-        self.flights.values().map(|flight| flight.asked.reserved()).sum()
+        Tokens(u64::try_from(self.reserved).unwrap_or(u64::MAX))
     }
 
     /// Tokens of the usable pool, where known.
@@ -199,8 +202,10 @@ impl Books {
         self.prefill.sent(id, asked.prompt(), asked.stream, now);
         self.shares.sent(asked.kind.tenant, asked.kind.prompt.saturating_mul(asked.sequences));
         self.sequences += asked.sequences;
+        self.reserved += u128::from(asked.reserved().get());
         if let Some(replaced) = self.flights.insert(id, flight) {
             self.sequences -= replaced.asked.sequences;
+            self.reserved -= u128::from(replaced.asked.reserved().get());
         }
     }
 
@@ -258,7 +263,9 @@ impl Books {
     /// Says anew how long an answer will be that has come so far.
     fn renew(&mut self, id: u64, generated: u64) {
         let Some(mut flight) = self.flights.get(&id).copied() else { return };
+        self.reserved -= u128::from(flight.asked.reserved().get());
         self.estimate(&mut flight.asked, generated);
+        self.reserved += u128::from(flight.asked.reserved().get());
         flight.left = self.predictor.remaining(&flight.asked.kind, Tokens(generated), SHORT).get();
         self.flights.insert(id, flight);
     }
@@ -293,6 +300,7 @@ impl Books {
         self.prefill.left(id, now);
         self.shares.left(flight.asked.kind.tenant, flight.held());
         self.sequences -= flight.asked.sequences;
+        self.reserved -= u128::from(flight.asked.reserved().get());
         self.seats.finished(flight.asked.sequences);
         true
     }
@@ -304,6 +312,7 @@ impl Books {
         self.shares.clear();
         self.prefixes.clear();
         self.sequences = 0;
+        self.reserved = 0;
         self.measured = Measured::default();
         self.seats = Seats::default();
         self.pool = None;

@@ -252,6 +252,12 @@ proptest! {
             case.scrape(|s| s.preempted = !s.preempted);
             let _ = case.decide(&candidate);
             let _ = Outlook::new(&case.books, &case.signals, case.now, true).earliest(&candidate, 0);
+            case.books.completed(id, tokens, case.now);
+            if tokens % 3 == 0 {
+                prop_assert!(case.books.leave(id, case.now) && !case.books.leave(id, case.now));
+            }
+            let each = case.books.flights.values().map(|flight| flight.asked.reserved());
+            prop_assert_eq!(case.books.reserved(), each.sum());
         }
     }
 }
