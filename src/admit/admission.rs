@@ -29,9 +29,9 @@ const EARLY: Duration = Duration::from_secs(10);
 const BATCH_FLOOR: f64 = 0.05;
 /// What is left of the memory of who was served with each request.
 const SERVED_MEMORY: f64 = 0.99;
-/// An outlook is kept for so long for each request in flight: to make one takes about a thirtieth of that (`cargo
-/// bench --bench admit`). Who has left meanwhile still counts in it.
-const KEPT: Duration = Duration::from_micros(2);
+/// An outlook is kept for so long for each request in flight, and so long at most: to make one takes about 0.1 µs for
+/// each (`cargo bench --bench admit`). Meanwhile it knows who came and who left, and not how far each has got.
+const KEPT: (Duration, Duration) = (Duration::from_micros(60), Duration::from_millis(100));
 /// How long nobody goes to an engine whose answer broke, unless a scrape says that it lives.
 const SUSPECTED: Duration = Duration::from_secs(2);
 /// What a client is told while the engine is away and nobody knows for how long.
@@ -146,7 +146,7 @@ impl Admission {
             let mut kept = self.outlook(now);
             let verdict = self.gate(&kept.outlook, &asked, ask.ttft, false, now);
             if matches!(verdict, Verdict::Admit(_)) {
-                kept.outlook.add(&asked);
+                kept.outlook.add(id, &asked);
             }
             self.kept = Some(kept);
             match verdict {
@@ -206,7 +206,7 @@ impl Admission {
         let mut kept = self.outlook(now);
         while let Some((id, asked)) = self.next(&kept.outlook, now) {
             let Some(waiter) = self.take(id) else { break };
-            kept.outlook.add(&asked);
+            kept.outlook.add(id, &asked);
             self.admit(waiter, asked, now, &mut actions);
         }
         self.kept = Some(kept);
@@ -257,7 +257,7 @@ impl Admission {
 
     /// The kept outlook, or a new one where that is too old for its size.
     fn outlook(&mut self, now: Instant) -> Kept {
-        let age = KEPT * u32::try_from(self.books.len()).unwrap_or(u32::MAX);
+        let age = KEPT.1.min(KEPT.0.saturating_mul(u32::try_from(self.books.len()).unwrap_or(u32::MAX)));
         let young = |kept: &Kept| now.saturating_duration_since(kept.made) < age;
         self.kept.take().filter(young).unwrap_or_else(|| Kept {
             outlook: Outlook::new(&self.books, &self.signals, now, false),
@@ -284,7 +284,13 @@ impl Admission {
     /// A request leaves: from the queue or from the books, wherever it is; false where it was in
     /// neither (it was evicted, or the engine that held it is gone).
     pub fn leave(&mut self, id: u64, now: Instant) -> bool {
-        self.books.leave(id, now) || self.take(id).is_some()
+        if !self.books.leave(id, now) {
+            return self.take(id).is_some();
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.outlook.remove(id);
+        }
+        true
     }
 
     /// Evicts one request if it still waits: its own clock says that its deadline passed.

@@ -128,7 +128,7 @@ impl Default for CapacitySettings {
             reserve_declared: false,
             default_output_tokens: 512,
             pool_share: 0.98,
-            caution: 2.1,
+            caution: 2.4,
             slack_steps: 2,
             unknown_pool_inflight: 64,
             policy: Policy::default(),

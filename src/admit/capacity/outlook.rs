@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::admit::signals::Signals;
 
 use super::books::Books;
-use super::flight::{Candidate, Flight};
+use super::flight::Candidate;
 use super::timeline::{Job, Room, Timeline};
 
 /// Share of the pool that one leaves free who should: batch, and a tenant that holds far more than its
@@ -87,10 +87,22 @@ pub fn decide(books: &Books, signals: &Signals, now: Instant, candidate: &Candid
     Outlook::new(books, signals, now, false).decide(candidate, 0)
 }
 
+/// Whose a job is.
+#[derive(Debug, Clone, Copy)]
+struct Whose {
+    id: u64,
+    /// Whether it may wait for a seat in the engine.
+    waits: bool,
+    /// Its part of [`Room::doubt`].
+    doubt: f64,
+}
+
 /// The books as they are at one moment, ready for several decisions in a row.
 #[derive(Debug, Clone)]
 pub struct Outlook {
     timeline: Timeline,
+    /// For each job of the timeline.
+    whose: Vec<Whose>,
     room: Room,
     block: u64,
     pool_known: bool,
@@ -122,7 +134,8 @@ impl Outlook {
         let measured = &books.measured;
         let share = books.settings.pool_share.clamp(0.1, 1.0) * measured.trust;
         let usable = if pool_known { (tokens / block) as f64 * share } else { ENDLESS as f64 };
-        let (jobs, ends, waiting) = jobs(books, now, likely);
+        let caution = books.settings.caution * books.settings.caution;
+        let (jobs, whose, ends) = jobs(books, now, (likely, caution, block));
         let alive = jobs.iter().filter(|job| job.measured).map(|job| job.sequences).sum();
         let most = if signals.fresh && !likely {
             books.seats.most(now)
@@ -141,15 +154,15 @@ impl Outlook {
         };
         let bound = jobs.iter().map(|job| job.sequences.saturating_mul(job.most.div_ceil(block))).sum();
         let timeline = Timeline::new(jobs, block);
-        let caution = books.settings.caution * books.settings.caution;
-        let doubt = books.flights.values().map(|flight| flight.asked.doubt(block)).sum::<f64>();
-        let room = Room { doubt: if likely { 0.0 } else { caution * doubt }, ..room };
+        let waiting = whose.iter().filter(|whose| whose.waits).count();
+        let room = Room { doubt: whose.iter().map(|whose| whose.doubt).sum(), ..room };
         let headroom = if pool_known { (usable * HEADROOM) as u64 } else { 0 };
         let per_rank = (usable as u64 / books.ranks).max(1);
         let slack = books.settings.slack_steps;
         let proven = books.proven;
         Self {
             timeline,
+            whose,
             room,
             block,
             pool_known,
@@ -197,16 +210,32 @@ impl Outlook {
     }
 
     /// Takes an admitted request into the outlook.
-    pub fn add(&mut self, candidate: &Candidate) {
+    pub fn add(&mut self, id: u64, candidate: &Candidate) {
         let job = self.job(candidate);
+        let doubt = self.caution * candidate.doubt(self.block);
         self.waiting += 1;
-        self.room.doubt += self.caution * candidate.doubt(self.block);
-        self.insert(job);
+        self.room.doubt += doubt;
+        self.insert(job, Whose { id, waits: true, doubt });
+    }
+
+    /// A request left: its blocks are free from now on, and its seat; O(n).
+    pub fn remove(&mut self, id: u64) {
+        let Some(place) = self.whose.iter().position(|whose| whose.id == id) else { return };
+        let whose = self.whose.swap_remove(place);
+        let job = self.timeline.remove(place);
+        self.bound = self.bound.saturating_sub(job.sequences.saturating_mul(job.most.div_ceil(self.block)));
+        self.room.doubt = (self.room.doubt - whose.doubt).max(0.0);
+        if whose.waits {
+            self.waiting -= 1;
+        } else if let Ok(end) = self.ends.binary_search(&job.end) {
+            self.ends.remove(end);
+        }
     }
 
     /// Takes a request into the forecast that begins at `step`.
     pub fn add_at(&mut self, candidate: &Candidate, step: u64) {
-        self.insert(candidate.job(self.slack, self.likely).at(step));
+        let nobody = Whose { id: u64::MAX, waits: false, doubt: 0.0 };
+        self.insert(candidate.job(self.slack, self.likely).at(step), nobody);
     }
 
     /// The job that a request would be now. Where it is not known that the engine has a seat for it,
@@ -221,9 +250,10 @@ impl Outlook {
         job
     }
 
-    fn insert(&mut self, job: Job) {
+    fn insert(&mut self, job: Job, whose: Whose) {
         self.bound = self.bound.saturating_add(job.sequences.saturating_mul(job.most.div_ceil(self.block)));
         self.timeline.add(job);
+        self.whose.push(whose);
     }
 
     /// The first step, not before `from`, at which a request would get in.
@@ -233,23 +263,30 @@ impl Outlook {
     }
 }
 
-/// The jobs in flight, the ends of those that run, and how many do not yet.
+/// The jobs in flight, whose they are, and the ends of those that run.
 ///
 /// A stream that has not begun may wait for a seat in the engine: the first of them until the first
 /// of those that run has ended, the next until the second. It then holds as much as if it had begun
 /// now, for as long as if it had begun then.
-fn jobs(books: &Books, now: Instant, likely: bool) -> (Vec<Job>, Vec<u64>, usize) {
-    let waits = |flight: &Flight| flight.asked.stream && flight.first.is_none();
+fn jobs(
+    books: &Books,
+    now: Instant,
+    (likely, caution, block): (bool, f64, u64),
+) -> (Vec<Job>, Vec<Whose>, Vec<u64>) {
     let mut jobs = Vec::with_capacity(books.flights.len());
+    let mut whose = Vec::with_capacity(books.flights.len());
     let (mut waiting, mut ends) = (Vec::new(), Vec::with_capacity(books.flights.len()));
-    for flight in books.flights.values() {
+    for (id, flight) in &books.flights {
         let job = books.job(flight, now, likely);
-        if waits(flight) {
+        let waits = flight.asked.stream && flight.first.is_none();
+        if waits {
             waiting.push((flight.admitted, jobs.len()));
         } else {
             ends.push(job.end);
         }
         jobs.push(job);
+        let doubt = if likely { 0.0 } else { caution * flight.asked.doubt(block) };
+        whose.push(Whose { id: *id, waits, doubt });
     }
     ends.sort_unstable();
     if let Some(last) = ends.len().checked_sub(1).filter(|_| !likely) {
@@ -258,7 +295,7 @@ fn jobs(books: &Books, now: Instant, likely: bool) -> (Vec<Job>, Vec<u64>, usize
             jobs[*place].end = jobs[*place].end.saturating_add(ends[rank.min(last)]);
         }
     }
-    (jobs, ends, waiting.len())
+    (jobs, whose, ends)
 }
 
 /// What is still shared when of `sharers` sequences `alive` are left.

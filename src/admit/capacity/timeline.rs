@@ -186,6 +186,21 @@ impl Timeline {
         self.peaks.insert(place, Peak { step: job.end, blocks, alive });
     }
 
+    /// Takes out the job in this place, in whose place the last one then is; O(n).
+    pub fn remove(&mut self, place: usize) -> Job {
+        let job = self.jobs.swap_remove(place);
+        let end = self.peaks.partition_point(|peak| peak.step < job.end);
+        self.peaks.remove(end);
+        for peak in &mut self.peaks {
+            if job.start <= peak.step && peak.step <= job.end {
+                peak.blocks -= job.blocks(peak.step, self.block);
+                peak.alive -= if job.measured { job.sequences } else { 0 };
+            }
+        }
+        self.begun -= if job.start == 0 { job.sequences } else { 0 };
+        job
+    }
+
     /// The first step from `from` on at which `job` could begin and fit to its end.
     ///
     /// One pass over the peaks: a later start is smaller at each peak that was passed, so that none
@@ -316,7 +331,7 @@ impl Growing {
 /// references to jobs take.
 fn from_the_last(jobs: &[Job], step: impl Fn(&Job) -> u64) -> Vec<(u64, u32)> {
     let mut all: Vec<(u64, u32)> = jobs.iter().map(step).zip(0..).collect();
-    all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+    all.sort_unstable_by_key(|(step, _)| std::cmp::Reverse(*step));
     all
 }
 
@@ -404,6 +419,22 @@ mod tests {
             prop_assert!(added.peak() <= limit);
             let plain = (0..=700).map(|step| added.at(step).0).max().unwrap_or(0);
             prop_assert_eq!(added.peak(), plain);
+        }
+
+        #[test]
+        fn without_a_job_it_is_as_if_that_had_never_been(jobs in jobs(), block in 1u64..40, place in 0usize..25,
+            added in (1u64..200, 0u64..200)) {
+            let (tokens, grow) = added;
+            let job = Job { start: 0, end: grow, tokens, most: tokens + grow, sequences: 1, measured: false };
+            let mut timeline = Timeline::new(jobs, block);
+            timeline.add(job);
+            timeline.remove(place % timeline.jobs.len());
+            let anew = Timeline::new(timeline.jobs.clone(), block);
+            prop_assert_eq!((timeline.peak(), timeline.sequences(0)), (anew.peak(), anew.sequences(0)));
+            for peak in &timeline.peaks {
+                prop_assert_eq!((peak.blocks, peak.alive), anew.at(peak.step));
+            }
+            prop_assert_eq!(timeline.earliest(&job, 0, &room(100)), anew.earliest(&job, 0, &room(100)));
         }
 
         #[test]
