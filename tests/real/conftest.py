@@ -40,8 +40,8 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
-    if prom.unanswered:
-        _tables.append(f"\nScrapes given up after a second without an answer: {len(prom.unanswered)}")
+    if prom.given_up:
+        _tables.append(f"\nScrapes given up after a second without an answer: {prom.given_up}")
     for text in _tables:
         terminalreporter.write_line(text)
 

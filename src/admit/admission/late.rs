@@ -19,7 +19,7 @@ const ON_ARRIVAL: f64 = 0.85;
 const IN_QUEUE: f64 = 1.3;
 /// How often the queue is looked through for those that cannot make it.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A queue longer than this is looked through for passed deadlines once in so long.
+/// A queue longer than this is looked through for first tokens that would come too late once in so long.
 const SWEPT: (usize, Duration) = (128, Duration::from_millis(10));
 /// What a refused client is told while the pace is unknown, and by how much more each further one.
 const BLIND: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
@@ -56,17 +56,17 @@ impl Admission {
     }
 
     pub(super) fn evict_late(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        // A long queue is not looked through at each arrival; who waits keeps his own deadline besides.
-        let swept = self.swept.map_or(SWEPT.1, |swept| now.saturating_duration_since(swept));
-        if self.queue.len() > SWEPT.0 && swept < SWEPT.1 {
-            return;
-        }
-        self.swept = Some(now);
         for id in self.queue.passed(now) {
             if let Some(why) = self.give_up(id, now) {
                 actions.push(Action::Evict { id, why });
             }
         }
+        // A long queue is not looked through at each arrival.
+        let swept = self.swept.map_or(SWEPT.1, |swept| now.saturating_duration_since(swept));
+        if self.queue.len() > SWEPT.0 && swept < SWEPT.1 {
+            return;
+        }
+        self.swept = Some(now);
         let mut evicted = self.first_tokens_missed(now);
         // A look costs some microseconds for each request, under the gate's lock.
         let every = LOOK_EVERY + Duration::from_micros(500) * (self.books.len() + self.queue.len()) as u32;

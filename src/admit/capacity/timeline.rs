@@ -327,8 +327,7 @@ impl Growing {
     }
 }
 
-/// A step of each job with the job's place, the last step first: plain numbers sort in a third of the time that
-/// references to jobs take.
+/// A step of each job with the job's place, the last step first: plain numbers sort without a look at the jobs.
 fn from_the_last(jobs: &[Job], step: impl Fn(&Job) -> u64) -> Vec<(u64, u32)> {
     let mut all: Vec<(u64, u32)> = jobs.iter().map(step).zip(0..).collect();
     all.sort_unstable_by_key(|(step, _)| std::cmp::Reverse(*step));

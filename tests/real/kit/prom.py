@@ -8,7 +8,8 @@ _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-unanswered = []             # (time, server) of each request that was given up
+asked = 0.0                 # when the last scrape was asked for that was answered, by time.monotonic
+given_up = 0                # scrapes that were not answered in time
 
 
 class Page:
@@ -34,15 +35,18 @@ class Page:
 def scrape(base, path="/metrics", seconds=30):
     """One page.  vLLM's API server sometimes leaves such a request unanswered until all streams are over:
     after a second another is made, on a connection of its own."""
+    global asked, given_up
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         try:
             with urllib.request.urlopen(base + path, timeout=1) as answer:
-                return Page(answer.read().decode())
+                page = Page(answer.read().decode())
+            asked = began
+            return page
         except (TimeoutError, urllib.error.URLError) as error:
             if not isinstance(getattr(error, "reason", error), TimeoutError):
                 raise
-            unanswered.append((began, base))
+            given_up += 1
             if time.monotonic() > end:
                 raise
