@@ -57,6 +57,7 @@ def pytest_runtest_protocol(item, nextitem):
     if failed and still >= STILL:
         _tables.append(f"\nRun again, because the machine stood still for {still:.1f} s: {item.nodeid}\n"
                        f"{failed.longreprtext[-600:]}")
+        _engines.renew()
         item._initrequest()
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
     for report in reports:

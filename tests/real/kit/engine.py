@@ -5,7 +5,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from . import prom, settings, wire
+from . import prom, prompts, settings, wire
 
 KINDS = {
     # The engine of most tests: a pool of a few requests, so that it can be filled.
@@ -46,6 +46,10 @@ class Engine:
 
     def alive(self):
         return not (self.run_dir / "server.exit").exists() and Path(f"/proc/{self.pid}").exists()
+
+    def serves(self):
+        """Does it still work?  One whose core has died answers /metrics and /health for a moment longer."""
+        return wire.ask(self.url, "/v1/completions", prompts.completion(5, 1), timeout=60).status == 200
 
     def page(self):
         return prom.scrape(self.url)
@@ -136,6 +140,13 @@ class Engines:
             self.now = Engine.start(kind)
         self.now.wait_idle()
         return self.now
+
+    def renew(self):
+        """What a test left that failed, perhaps half-way through killing it, is used no more if it is dead."""
+        if self.now and not (self.now.alive() and self.now.serves()):
+            self.now.stop()
+            self.now.wait_gone()
+            self.now = None
 
     def _never_used(self, run_dir):
         """An engine started from outside serves until it has ended, and is not restarted."""
