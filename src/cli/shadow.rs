@@ -102,10 +102,15 @@ async fn fetch(args: &Args) -> anyhow::Result<State> {
     let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
     let body = body.map_err(|e| anyhow::anyhow!("the answer cannot be read: {e}"))?.to_bytes();
     if !status.is_success() {
-        let text = String::from_utf8_lossy(&body[..body.len().min(300)]).trim().to_owned();
+        let text = plain(&String::from_utf8_lossy(&body[..body.len().min(300)]));
         bail!("{status}: {text}");
     }
     serde_json::from_slice(&body).context("the answer is not a gateway's state page")
+}
+
+/// Words of whoever answered, without what would steer a terminal.
+fn plain(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
 /// The rules that judged anything in shadow, those to be switched on first before.
@@ -114,8 +119,8 @@ fn lines(state: State) -> Vec<Line> {
         .shadow
         .into_iter()
         .map(|(rule, tally)| Line {
-            mode: state.limits.mode.get(&rule).cloned().unwrap_or_default(),
-            rule,
+            mode: plain(state.limits.mode.get(&rule).map_or("", String::as_str)),
+            rule: plain(&rule),
             most_false_share: tally.most_false(),
             tally,
         })
