@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admit::{Gate, Modes, Profile, Rates, Rule, Shadow, Signals};
+use crate::admit::{Gate, Modes, Profile, Rule, Shadow, Signals, Terms};
 use crate::config::Config;
 use crate::crash::Reports;
 use crate::engine::{self, Sample, Snapshot, State};
@@ -27,9 +27,11 @@ use crate::request::Shape;
 use crate::telemetry::{self, Event, Exporter};
 
 mod death;
+mod reload;
 mod tokenizer;
 
 use death::Mourner;
+pub use reload::{Reload, Reloaded, Reread};
 
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +80,10 @@ pub struct Running {
     pub data: SocketAddr,
     /// The admin port's address.
     pub admin: SocketAddr,
+    /// Reads the configuration anew.
+    pub reload: Arc<Reload>,
+    /// Cancelled where the admin port was told to drain.
+    pub drain: CancellationToken,
     tasks: TaskTracker,
     ledger: Ledger,
     admin_stop: CancellationToken,
@@ -96,11 +102,25 @@ impl Running {
     }
 }
 
-/// Starts the gateway; it drains and ends when `stop` is cancelled.
+/// Starts the gateway by a configuration that is in no file; it drains and ends when `stop` is cancelled, which the
+/// admin port does too where it is told to.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, StartError> {
+    let read = || Err("this gateway was not started from a configuration that can be read again".to_owned());
+    start_rereading(config, Box::new(read), stop).await
+}
+
+/// The same, with what a reload reads.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub async fn start_rereading(
+    config: Config,
+    read: Reread,
+    stop: CancellationToken,
+) -> Result<Running, StartError> {
     let exporter = Exporter::install().map_err(|e| StartError::Metrics(e.to_string()))?;
     let profile = config.admit.length.profile.as_deref().map(profile).transpose()?;
     let client = engine::Client::new(&config.engine)?;
@@ -130,7 +150,10 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
 
     tasks.spawn(until(Box::pin(watching) as BoxTask));
     tasks.spawn(until(Box::pin(gate.clone().run())));
-    let limits = Limits::of(&config, profile.as_ref());
+    let (terms_in_force, terms) = watch::channel(Arc::new(Terms::new(config.admit.clone(), profile)));
+    let reload = Arc::new(Reload::new(read, config.clone(), terms_in_force, (gate.clone(), modes.clone())));
+    let drain = CancellationToken::new();
+    let limits = Limits { terms: terms.clone(), body_bytes: config.proxy.max_body_bytes as f64 };
     tasks.spawn(until(Box::pin(signals(snapshot.clone(), gate.clone(), limits))));
     tasks.spawn(until(Box::pin(beat(heart.clone(), exporter.clone(), modes.clone()))));
     tasks.spawn(until(Box::pin(tokenizer::keep(
@@ -161,10 +184,13 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         truth: Arc::clone(&truth),
         settled,
         reports,
-        fixed: json!({
-            "limits": {"max_prompt_tokens": config.admit.length.max_prompt_tokens, "profile": profile_json(profile.as_ref())},
-            "ledger": ledger_state(&config.ledger, &recovered),
+        terms: terms.clone(),
+        reload: Box::new({
+            let reload = Arc::clone(&reload);
+            move || reload.reload().map(|done| json!(done))
         }),
+        drain: drain.clone(),
+        journal: ledger_state(&config.ledger, &recovered),
     };
     let admin_stop = CancellationToken::new();
     let admin_address = admin.address();
@@ -172,16 +198,13 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
 
     let bodies = Bodies::new(&config.proxy, tasks.clone());
     let forward = Arc::new(Forward::new(&config.proxy, client, snapshot.clone(), hints));
-    let drain = Duration::from_secs_f64(config.proxy.drain_seconds);
+    let drain_time = Duration::from_secs_f64(config.proxy.drain_seconds);
     let connections = affordable(config.proxy.max_connections);
-    let rates = Rates::new(&config.admit.rates);
     let parts = Parts {
         settings: config.proxy,
-        admit: config.admit,
-        profile,
+        terms,
         modes,
         counter,
-        rates,
         gate: gate.clone(),
         ledger: ledger.clone(),
         forward,
@@ -192,22 +215,30 @@ pub async fn start(config: Config, stop: CancellationToken) -> Result<Running, S
         shadow,
     };
     let pipeline = Arc::new(Pipeline::new(parts));
-    let serving = Box::pin(proxy::serve(data, pipeline, stop.clone(), connections, drain));
+    let serving = Box::pin(proxy::serve(data, pipeline, stop.clone(), connections, drain_time));
     let serving = watched(serving, CancellationToken::new(), stop.clone());
     tasks.spawn(async move {
         serving.await;
         drained.cancel();
     });
-    tasks.spawn(async move {
-        stop.cancelled().await;
-        heart.drain();
-        gate.drain();
+    tasks.spawn({
+        let drain = drain.clone();
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = drain.cancelled() => stop.cancel(),
+            }
+            heart.drain();
+            gate.drain();
+        }
     });
     tasks.close();
     tracing::info!(data = %address, admin = %admin_address, engine = config.engine.url, "listening");
     Ok(Running {
         data: address,
         admin: admin_address,
+        reload,
+        drain,
         tasks,
         ledger,
         admin_stop,
@@ -233,11 +264,6 @@ fn affordable(wanted: usize) -> usize {
         );
     }
     wanted.min(most)
-}
-
-fn profile_json(profile: Option<&Profile>) -> Value {
-    let limits = profile.map(|p| p.limits().map(|(class, limit)| (class.label().to_owned(), json!(limit))));
-    limits.map_or(Value::Null, |limits| Value::Object(limits.collect()))
 }
 
 /// What the last run left in the journal, for the log: requests that were with the engine when it stopped.
@@ -309,32 +335,24 @@ async fn signals(mut snapshot: watch::Receiver<Arc<Snapshot>>, gate: Gate, limit
 
 /// The limits that do not come from the engine, for the metric that shows which are in force.
 struct Limits {
-    /// The smallest of the configured and the profiled longest prompt.
-    prompt: Option<u64>,
-    requests_per_minute: f64,
+    terms: watch::Receiver<Arc<Terms>>,
     body_bytes: f64,
 }
 
 impl Limits {
-    fn of(config: &Config, profile: Option<&Profile>) -> Self {
-        let plain = Shape::default();
-        let profiled = profile.and_then(|p| p.limit_for(&plain)).map(|limit| limit.get());
-        let configured = config.admit.length.max_prompt_tokens.map(NonZeroU64::get);
-        Self {
-            prompt: [configured, profiled].into_iter().flatten().min(),
-            requests_per_minute: config.admit.rates.requests_per_minute.map_or(0.0, |n| f64::from(n.get())),
-            body_bytes: config.proxy.max_body_bytes as f64,
-        }
-    }
-
     fn tell(&self, snapshot: &Snapshot) {
+        let terms = Arc::clone(&self.terms.borrow());
+        let plain = Shape::default();
+        let profiled = terms.profile.as_ref().and_then(|p| p.limit_for(&plain)).map(|limit| limit.get());
+        let configured = terms.settings.length.max_prompt_tokens.map(NonZeroU64::get);
+        let requests_per_minute = terms.settings.rates.requests_per_minute;
         let engine = snapshot.facts.context_length().map(|context| context.get().saturating_sub(1));
-        let prompt = [self.prompt, engine].into_iter().flatten().min().unwrap_or(0);
+        let prompt = [configured, profiled, engine].into_iter().flatten().min().unwrap_or(0);
         let pool = snapshot.sample.as_ref().and_then(|s| s.pool).map_or(0, |p| p.total().get());
         for (rule, value) in [
             (Rule::Length, prompt as f64),
             (Rule::Capacity, pool as f64),
-            (Rule::Rates, self.requests_per_minute),
+            (Rule::Rates, requests_per_minute.map_or(0.0, |n| f64::from(n.get()))),
             (Rule::Body, self.body_bytes),
         ] {
             telemetry::emit(Event::Limit { rule: rule.label(), value });

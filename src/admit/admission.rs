@@ -97,6 +97,30 @@ impl Admission {
         }
     }
 
+    /// Other settings from now on. Who waits keeps the place and the deadline, who is in flight what is reserved, and
+    /// all that was learned stays. Call [`Admission::advance`] after: there may be room now.
+    pub fn reload(&mut self, settings: &Settings) {
+        let queue = &settings.queue;
+        self.books.reload(settings.capacity.clone());
+        self.books.shares.reweigh(settings.fairness.weights());
+        self.gates = Gates::new(settings);
+        self.queue.bound(queue.requests, queue.bytes);
+        self.queue_limit = queue.requests;
+        self.appointments.bound(queue.appointments);
+        self.kept = None;
+        self.forecast.outdated();
+    }
+
+    /// Forgets the longest prompt that deaths have taught to let through.
+    pub const fn forget_guard(&mut self) {
+        self.recovery.forget_guard();
+    }
+
+    /// Ends the cut that followed a death by too many.
+    pub const fn forget_cut(&mut self) {
+        self.recovery.forget_cut();
+    }
+
     /// Requests that wait.
     #[must_use]
     pub fn queued(&self) -> usize {

@@ -42,6 +42,12 @@ impl Appointments {
         Self { made: VecDeque::new(), most }
     }
 
+    /// At most `most` from now on; the oldest are forgotten.
+    pub fn bound(&mut self, most: usize) {
+        self.most = most;
+        self.made.drain(..self.made.len().saturating_sub(most.max(1)));
+    }
+
     /// Makes one: the place is `wait` from now; returns what the client is told, spread by
     /// `jitter` (−1…1 for ±10 %) so that a crowd does not return in step.
     pub fn make(&mut self, asked: Candidate, wait: Duration, jitter: f64, now: Instant) -> Duration {

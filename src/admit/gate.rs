@@ -45,6 +45,8 @@ pub struct GateState {
     pub cut_to: Option<u64>,
     /// The longest prompt that a death has taught to let through (the rule `guard`), tokens.
     pub guard_tokens: Option<u64>,
+    /// Share of what was expected of the engine's prefix cache that came true, 0–1: what is expected is credited so far.
+    pub prefix_trust: f64,
     /// Refused clients that are expected back.
     pub expected_back: usize,
     /// Seconds per token of one sequence, where known.
@@ -231,6 +233,28 @@ impl Gate {
         self.told(state);
     }
 
+    /// Goes by other settings from now on. Nobody is sent away for it: who waits keeps the place and the deadline.
+    pub fn reload(&self, settings: &Settings) {
+        let mut state = self.lock();
+        state.admission.reload(settings);
+        self.advance(&mut state, Instant::now());
+        self.told(state);
+    }
+
+    /// Forgets the longest prompt that deaths have taught to let through.
+    pub fn forget_guard(&self) {
+        self.lock().admission.forget_guard();
+    }
+
+    /// Ends the cut that followed a death by too many: as many may run again as before. The alarm ends with the next
+    /// scrape.
+    pub fn forget_cut(&self) {
+        let mut state = self.lock();
+        state.admission.forget_cut();
+        self.advance(&mut state, Instant::now());
+        self.told(state);
+    }
+
     /// Admits nobody any more and evicts all that wait; what is in flight ends by itself.
     pub fn drain(&self) {
         let mut state = self.lock();
@@ -281,6 +305,7 @@ impl Gate {
             held_by: admission.held().map(|held| held.by.label()),
             cut_to: admission.cut(Instant::now()),
             guard_tokens: admission.guard(),
+            prefix_trust: admission.books.prefixes.trust(),
             expected_back: admission.expected_back(),
             seconds_per_token: admission.books.pace.step(Instant::now()),
         }

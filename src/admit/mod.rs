@@ -32,6 +32,7 @@ mod settings;
 mod shadow;
 mod shares;
 mod signals;
+mod terms;
 
 pub use admission::{Action, Admission, Arrival, Ask};
 pub use capacity::{
@@ -51,6 +52,7 @@ pub use settings::{
 };
 pub use shadow::{Shadow, Tally, reached, upper};
 pub use signals::Signals;
+pub use terms::Terms;
 
 #[cfg(test)]
 mod tests;

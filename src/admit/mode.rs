@@ -113,6 +113,23 @@ pub struct ModeSettings {
     pub paths: Mode,
 }
 
+impl ModeSettings {
+    /// The mode of one rule.
+    #[must_use]
+    pub const fn of(&self, rule: Rule) -> Mode {
+        match rule {
+            Rule::Body => self.body,
+            Rule::Length => self.length,
+            Rule::Shape => self.shape,
+            Rule::Rates => self.rates,
+            Rule::Capacity => self.capacity,
+            Rule::Guard => self.guard,
+            Rule::Quarantine => self.quarantine,
+            Rule::Paths => self.paths,
+        }
+    }
+}
+
 impl Default for ModeSettings {
     fn default() -> Self {
         Self {
@@ -143,14 +160,9 @@ impl Modes {
     #[must_use]
     pub fn new(settings: &ModeSettings) -> Self {
         let modes = Self(Arc::new(std::array::from_fn(|_| AtomicU8::new(Mode::Enforce as u8))));
-        modes.set(Rule::Body, settings.body);
-        modes.set(Rule::Length, settings.length);
-        modes.set(Rule::Shape, settings.shape);
-        modes.set(Rule::Rates, settings.rates);
-        modes.set(Rule::Capacity, settings.capacity);
-        modes.set(Rule::Guard, settings.guard);
-        modes.set(Rule::Quarantine, settings.quarantine);
-        modes.set(Rule::Paths, settings.paths);
+        for rule in Rule::ALL {
+            modes.set(rule, settings.of(rule));
+        }
         modes
     }
 

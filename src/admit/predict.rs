@@ -174,7 +174,14 @@ impl Predictor {
     /// `default_output`: what an answer without a cap is taken for until enough were seen.
     #[must_use]
     pub fn new(default_output: Tokens) -> Self {
-        Self { kinds: IndexMap::new(), default_output: default_output.get().max(1), next: 0 }
+        let mut empty = Self { kinds: IndexMap::new(), default_output: 1, next: 0 };
+        empty.assume(default_output);
+        empty
+    }
+
+    /// Another default from now on.
+    pub fn assume(&mut self, default_output: Tokens) {
+        self.default_output = default_output.get().max(1);
     }
 
     /// Learns from an answer that ended by itself.

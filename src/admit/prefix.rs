@@ -65,8 +65,9 @@ impl Prefixes {
         self.old.clear();
     }
 
-    /// Share of what is expected that came true, 0–1.
-    fn trust(&self) -> f64 {
+    /// Share of what is expected to be found that came true, 0–1; 0 before there is evidence.
+    #[must_use]
+    pub fn trust(&self) -> f64 {
         if self.expected < EVIDENCE { 0.0 } else { (self.found / self.expected).clamp(0.0, 1.0) }
     }
 

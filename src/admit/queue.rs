@@ -89,6 +89,11 @@ impl Queue {
         }
     }
 
+    /// Other bounds, for those that come from now on: who waits keeps the place.
+    pub const fn bound(&mut self, most: usize, most_bytes: u64) {
+        (self.most, self.most_bytes) = (most, most_bytes);
+    }
+
     /// Requests in it.
     #[must_use]
     pub fn len(&self) -> usize {

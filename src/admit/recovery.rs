@@ -95,6 +95,16 @@ impl Recovery {
         (most < cut.from).then_some(most)
     }
 
+    /// Forgets what the guard has learned.
+    pub const fn forget_guard(&mut self) {
+        self.guard = None;
+    }
+
+    /// As many may run again as before.
+    pub const fn forget_cut(&mut self) {
+        self.cut = None;
+    }
+
     /// The longest prompt that passes, where a death has taught one.
     #[must_use]
     pub const fn guard(&self) -> Option<u64> {

@@ -65,7 +65,13 @@ impl FairnessSettings {
     /// The accounts, with their weights.
     #[must_use]
     pub fn shares(&self) -> Shares {
-        Shares::new(self.tenants.iter().filter_map(|t| Some((t.number()?, t.weight))).collect())
+        Shares::new(self.weights())
+    }
+
+    /// The weights that are configured.
+    #[must_use]
+    pub fn weights(&self) -> HashMap<u64, f64> {
+        self.tenants.iter().filter_map(|t| Some((t.number()?, t.weight))).collect()
     }
 
     /// The priorities that are configured.

@@ -52,6 +52,11 @@ impl Shares {
         Self { weights, ..Self::default() }
     }
 
+    /// Other weights from now on; what each has had stays as it was counted.
+    pub fn reweigh(&mut self, weights: HashMap<u64, f64>) {
+        self.weights = weights;
+    }
+
     /// A request of the tenant joins the queue. One that was away begins where the others are: what it
     /// did not use meanwhile is gone.
     pub fn queued(&mut self, tenant: u64) {

@@ -30,7 +30,7 @@ impl ModeOption {
 }
 
 /// Where the configuration comes from.
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 pub struct Options {
     #[doc = "The engine's URL; a path after it is a base path [default: `http://127.0.0.1:8000`]"]
     #[arg(

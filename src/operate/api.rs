@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::server::{json_answer, typed};
 use super::{Heart, Readiness, Settings};
-use crate::admit::{Gate, Mode, Modes, Rule, Shadow, Tally};
+use crate::admit::{Gate, Mode, Modes, Rule, Shadow, Tally, Terms};
 use crate::crash::{Report, ReportError, Reports};
 use crate::engine::Snapshot;
 use crate::ledger::Ledger;
@@ -48,8 +49,14 @@ pub struct Handles {
     pub settled: Arc<AtomicBool>,
     /// Crash reports.
     pub reports: Reports,
-    /// What does not change while the gateway runs: limits, addresses, what the journal held at start.
-    pub fixed: Value,
+    /// Limits, queue and rates in force.
+    pub terms: watch::Receiver<Arc<Terms>>,
+    /// Reads the configuration anew; what changed, or why nothing did. Waits for the disk.
+    pub reload: Box<dyn Fn() -> Result<Value, String> + Send + Sync>,
+    /// Cancelled to drain and end.
+    pub drain: CancellationToken,
+    /// What the journal held at start.
+    pub journal: Value,
 }
 
 /// One request to the admin port.
@@ -63,7 +70,7 @@ pub(super) struct Call<'a> {
 type Answer = Response<Full<Bytes>>;
 
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 12] = [
     "/metrics",
     "/livez",
     "/readyz",
@@ -74,10 +81,12 @@ const PATHS: [&str; 10] = [
     "/api/v1/reports",
     "/api/v1/reports/ID",
     "/api/v1/limits",
+    "/-/reload",
+    "/-/drain",
 ];
 
 impl Handles {
-    pub(super) async fn answer(&self, call: &Call<'_>) -> Answer {
+    pub(super) async fn answer(self: &Arc<Self>, call: &Call<'_>) -> Answer {
         let get = call.method == Method::GET || call.method == Method::HEAD;
         match call.path {
             "/metrics" if get => typed(StatusCode::OK, METRICS, self.exporter.render()),
@@ -86,6 +95,8 @@ impl Handles {
             "/startupz" if get => json_answer(StatusCode::OK, &json!({"started": true})),
             "/engine/livez" if get => self.engine_livez(),
             "/api/v1/limits" if call.method == Method::PATCH => self.patch_limits(call),
+            "/-/reload" if call.method == Method::POST => self.reloaded(call).await,
+            "/-/drain" if call.method == Method::POST => self.drained(call),
             path if get && path.starts_with("/api/v1/") => self.pages(call).await,
             _ => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
         }
@@ -166,47 +177,79 @@ impl Handles {
         if let Some(refusal) = self.unauthorized(call) {
             return refusal;
         }
-        match self.set_modes(call.body) {
+        match self.change(call.body) {
             Ok(()) => json_answer(StatusCode::OK, &self.limits()),
             Err(text) => json_answer(StatusCode::BAD_REQUEST, &json!({ "error": text })),
         }
     }
 
-    /// `{"mode":"off"}` sets all rules, `{"mode":{"length":"shadow"}}` those named; all or none.
-    fn set_modes(&self, body: &[u8]) -> Result<(), String> {
+    /// Reads the configuration anew.
+    async fn reloaded(self: &Arc<Self>, call: &Call<'_>) -> Answer {
+        if let Some(refusal) = self.unauthorized(call) {
+            return refusal;
+        }
+        let this = Arc::clone(self);
+        match spawn_blocking(move || (this.reload)()).await {
+            Ok(Ok(done)) => json_answer(StatusCode::OK, &done),
+            Ok(Err(text)) => json_answer(StatusCode::BAD_REQUEST, &json!({ "error": text })),
+            Err(_) => json_answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "the reload failed"})),
+        }
+    }
+
+    /// Begins to drain, as SIGTERM does; what is in flight goes on to its end.
+    fn drained(&self, call: &Call<'_>) -> Answer {
+        if let Some(refusal) = self.unauthorized(call) {
+            return refusal;
+        }
+        self.drain.cancel();
+        let in_flight = self.ledger.in_flight().len();
+        json_answer(StatusCode::ACCEPTED, &json!({"draining": true, "in_flight": in_flight}))
+    }
+
+    /// `{"mode":"off"}` sets all rules, `{"mode":{"length":"shadow"}}` those named; `null` for `guard_tokens` or
+    /// `cut_to` forgets what deaths have taught. All or none.
+    fn change(&self, body: &[u8]) -> Result<(), String> {
         let value: Value = serde_json::from_slice(body).map_err(|e| format!("the body is not JSON: {e}"))?;
         let object = value.as_object().ok_or("the body must be an object such as {\"mode\":\"off\"}")?;
-        if let Some(key) = object.keys().find(|k| *k != "mode") {
-            return Err(format!("`{key}` cannot be changed while running; `mode` can"));
+        if object.is_empty() {
+            return Err("nothing to change: name `mode`, `guard_tokens` or `cut_to`".to_owned());
         }
-        let mode = |v: &Value| {
-            let word = v.as_str().unwrap_or_default();
-            Mode::ALL
-                .into_iter()
-                .find(|m| m.label() == word)
-                .ok_or(format!("{v} is no mode: off, shadow, enforce"))
-        };
-        match object.get("mode") {
-            Some(Value::Object(rules)) => {
-                let mut set = Vec::new();
-                for (name, value) in rules {
-                    let rule = Rule::ALL.into_iter().find(|r| r.label() == name);
-                    let names = Rule::ALL.map(Rule::label).join(", ");
-                    set.push((rule.ok_or(format!("`{name}` is no rule: {names}"))?, mode(value)?));
+        let mut modes = Vec::new();
+        for (key, value) in object {
+            match key.as_str() {
+                "mode" => modes = modes_of(value)?,
+                "guard_tokens" | "cut_to" if value.is_null() => {}
+                "guard_tokens" | "cut_to" => {
+                    return Err(format!(
+                        "`{key}` is learned: it can only be forgotten, by null, not set to {value}"
+                    ));
                 }
-                set.into_iter().for_each(|(rule, mode)| self.modes.set(rule, mode));
-                Ok(())
+                _ => {
+                    return Err(format!(
+                        "`{key}` cannot be changed by this call: `mode`, `guard_tokens` and `cut_to` can, and \
+                         the configuration by POST /-/reload"
+                    ));
+                }
             }
-            Some(value) => {
-                self.modes.set_all(mode(value)?);
-                Ok(())
-            }
-            None => Err("`mode` is missing".to_owned()),
         }
+        modes.into_iter().for_each(|(rule, mode)| self.modes.set(rule, mode));
+        if object.contains_key("guard_tokens") {
+            self.gate.forget_guard();
+        }
+        if object.contains_key("cut_to") {
+            self.gate.forget_cut();
+        }
+        Ok(())
     }
 
     fn limits(&self) -> Value {
         let snapshot = self.snapshot.borrow();
+        let terms = Arc::clone(&self.terms.borrow());
+        let books = self.gate.state();
+        let profile: Option<serde_json::Map<String, Value>> = terms
+            .profile
+            .as_ref()
+            .map(|p| p.limits().map(|(class, limit)| (class.label().to_owned(), json!(limit))).collect());
         let modes: serde_json::Map<String, Value> =
             Rule::ALL.into_iter().map(|r| (r.label().to_owned(), json!(self.modes.get(r).label()))).collect();
         let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
@@ -217,7 +260,13 @@ impl Handles {
                 "pool_tokens": pool.map(|p| p.total()),
                 "block_size": pool.map(|p| p.block_size),
             },
-            "configured": self.fixed["limits"],
+            "configured": {
+                "max_prompt_tokens": terms.settings.length.max_prompt_tokens,
+                "profile": profile,
+                "requests_per_minute": terms.settings.rates.requests_per_minute,
+                "queue_requests": terms.settings.queue.requests,
+            },
+            "learned": {"guard_tokens": books.guard_tokens, "cut_to": books.cut_to},
         })
     }
 
@@ -250,9 +299,29 @@ impl Handles {
             "limits": self.limits(),
             "tokenizer": self.counter.source(),
             "counts": counts,
-            "ledger": self.fixed["ledger"],
+            "ledger": self.journal,
         })
     }
+}
+
+/// The modes that a call sets.
+fn modes_of(value: &Value) -> Result<Vec<(Rule, Mode)>, String> {
+    let mode = |v: &Value| {
+        let word = v.as_str().unwrap_or_default();
+        let found = Mode::ALL.into_iter().find(|m| m.label() == word);
+        found.ok_or(format!("{v} is no mode: {}", Mode::LABELS.join(", ")))
+    };
+    let Value::Object(rules) = value else {
+        let mode = mode(value)?;
+        return Ok(Rule::ALL.map(|rule| (rule, mode)).to_vec());
+    };
+    let mut set = Vec::new();
+    for (name, value) in rules {
+        let rule = Rule::ALL.into_iter().find(|r| r.label() == name);
+        let names = Rule::ALL.map(Rule::label).join(", ");
+        set.push((rule.ok_or(format!("`{name}` is no rule: {names}"))?, mode(value)?));
+    }
+    Ok(set)
 }
 
 /// Compares in time that depends on the lengths only.

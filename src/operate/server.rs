@@ -122,7 +122,7 @@ async fn serve(listener: TcpListener, handles: Arc<Handles>, stop: CancellationT
     tasks.wait().await;
 }
 
-async fn answer(handles: &Handles, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(handles: &Arc<Handles>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let host = head.headers.get(HOST).and_then(|v| v.to_str().ok());
     if !host_is_ours(host, &handles.settings.hosts) {

@@ -21,7 +21,7 @@ use super::record::{About, Common, Proven, Record};
 use super::respond::{self, Ids, Refusal};
 use super::waiting::Passing;
 use super::{Settings, UnknownPaths, accept, headers, rules};
-use crate::admit::{Ask, Gate, Mode, Modes, Profile, Rates, Rule, Shadow};
+use crate::admit::{Ask, Gate, Mode, Modes, Rule, Shadow, Terms};
 use crate::engine::Snapshot;
 use crate::ledger::{Arrival, Ledger};
 use crate::request::{
@@ -35,16 +35,12 @@ use crate::tokens::{self, Counter, Truth};
 pub struct Parts {
     /// The data port's settings.
     pub settings: Settings,
-    /// Length, queue and rate settings.
-    pub admit: crate::admit::Settings,
-    /// The profile file's limits.
-    pub profile: Option<Profile>,
+    /// Length, queue and rates: what may change while requests come.
+    pub terms: watch::Receiver<Arc<Terms>>,
     /// The mode of each rule.
     pub modes: Modes,
     /// Counts prompts.
     pub counter: Counter,
-    /// Requests per tenant.
-    pub rates: Rates,
     /// Queue and capacity.
     pub gate: Gate,
     /// Who is in flight.
@@ -75,7 +71,6 @@ pub struct Pipeline {
     pub(super) parts: Parts,
     common: Arc<Common>,
     edge: tower::limit::GlobalConcurrencyLimitLayer,
-    pub(super) too_long: StatusCode,
     /// Turns of large bodies.
     large: Arc<Semaphore>,
 }
@@ -142,12 +137,10 @@ impl Pipeline {
     /// The pipeline over its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let too_long =
-            StatusCode::from_u16(parts.admit.length.status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE);
         let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         let (truth, shadow) = (Arc::clone(&parts.truth), parts.shadow.clone());
         let common = Arc::new(Common { truth, proven: Proven::default(), shadow });
-        Self { parts, common, edge: accept::edge_limit(), too_long, large }
+        Self { parts, common, edge: accept::edge_limit(), large }
     }
 
     /// Answers one request, whatever happens.
@@ -169,7 +162,7 @@ impl Pipeline {
                 let Refused { refusal, record } = *refused;
                 // What was not read yet is read on, so that a client still uploading gets its answer.
                 let unread = upload.body.take().filter(|b| !http_body::Body::is_end_stream(b));
-                let wire = refusal.wire(self.too_long).of(record.about.api);
+                let wire = refusal.wire(self.too_long()).of(record.about.api);
                 let response = respond::refuse(&refusal, &wire, &ids, unread.is_some());
                 if let Some(unread) = unread {
                     // One that waits for `100 Continue` sends nothing, and needs nothing.
@@ -386,6 +379,13 @@ impl Pipeline {
         let each = Tokens(guess.get().div_ceil(u64::from(shape.prompts).max(1)));
         let known = count.as_ref().filter(|c| c.certain != Certainty::Unknown);
         let expected = known.map_or(guess, Count::expected);
+        let (max_wait, ttft) = {
+            let settings = &self.parts.terms.borrow().settings;
+            (
+                settings.queue.wait(client.max_wait, client.patience),
+                client.ttft.or_else(|| settings.slo.ttft()),
+            )
+        };
         let ask = Ask {
             prompt: expected,
             longest: known.map_or(each, |c| c.longest.min(expected)),
@@ -393,8 +393,8 @@ impl Pipeline {
             sequences: shape.sequences(),
             stream: shape.stream,
             body_bytes: if let Body::Held(held) = &body { held.bytes.len() as u64 } else { 0 },
-            max_wait: self.parts.admit.queue.wait(client.max_wait, client.patience),
-            ttft: client.ttft.or_else(|| self.parts.admit.slo.ttft()),
+            max_wait,
+            ttft,
             tenant: client.tenant.number(),
             priority: client.priority,
             trail,
@@ -445,6 +445,12 @@ impl Pipeline {
         Duration::from_secs_f64(self.parts.settings.head_timeout_seconds)
     }
 
+    /// The status of `context_length_exceeded`.
+    pub(super) fn too_long(&self) -> StatusCode {
+        let status = self.parts.terms.borrow().settings.length.status;
+        StatusCode::from_u16(status).unwrap_or(StatusCode::PAYLOAD_TOO_LARGE)
+    }
+
     /// How long a client may leave what was sent to it unread.
     #[must_use]
     pub fn unread_timeout(&self) -> Duration {
@@ -456,7 +462,7 @@ impl Pipeline {
     pub fn overloaded(&self) -> Response<OutBody> {
         let refusal = Refusal::Engine(Failure::Busy { retry_after: Duration::from_secs(1) });
         let ids = ids(&RequestId::next(), None);
-        respond::refuse(&refusal, &refusal.wire(self.too_long), &ids, true)
+        respond::refuse(&refusal, &refusal.wire(self.too_long()), &ids, true)
             .map(|text| Either::Right(Full::new(text)))
     }
 }

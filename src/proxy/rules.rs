@@ -27,7 +27,8 @@ impl Pipeline {
         record: &mut Record,
     ) -> Result<(), Refusal> {
         if self.parts.modes.get(Rule::Rates) != Mode::Off {
-            let verdict = self.parts.rates.check(&client.tenant).map(|_| ()).map_err(Refusal::from);
+            let rates = Arc::clone(&self.parts.terms.borrow().rates);
+            let verdict = rates.check(&client.tenant).map(|_| ()).map_err(Refusal::from);
             self.judge(Rule::Rates, verdict, record)?;
         }
         if let Some(count) = count
@@ -70,7 +71,7 @@ impl Pipeline {
         match (verdict, self.parts.modes.get(rule)) {
             (Ok(()), Mode::Enforce) | (_, Mode::Off) => Ok(()),
             (verdict, Mode::Shadow) => {
-                record.shadowed(rule, verdict.err().map(|refusal| refusal.wire(self.too_long).reason));
+                record.shadowed(rule, verdict.err().map(|refusal| refusal.wire(self.too_long()).reason));
                 Ok(())
             }
             (Err(refusal), Mode::Enforce) => Err(refusal),
@@ -107,11 +108,12 @@ impl Pipeline {
         let snapshot = self.parts.snapshot.borrow();
         let pool = snapshot.sample.as_ref().and_then(|s| s.pool);
         let model = snapshot.facts.model(shape.model.as_deref());
-        let settings = &self.parts.admit;
+        let terms = self.parts.terms.borrow();
+        let settings = &terms.settings;
         Limits {
             engine: model.and_then(|m| m.max_model_len).or_else(|| snapshot.facts.context_length()),
             configured: settings.length.max_prompt_tokens.map(|limit| Tokens(limit.get())),
-            profiled: self.parts.profile.as_ref().and_then(|p| p.limit_for(shape)),
+            profiled: terms.profile.as_ref().and_then(|p| p.limit_for(shape)),
             pool: pool.map(|p| p.ceiling()),
             pool_certain: pool.is_some(),
             drift_margin: self.parts.truth.margin(api),

@@ -95,7 +95,7 @@ impl Pipeline {
             this.hold(sent).await
         });
         let tick = Box::pin(sleep(Duration::ZERO));
-        let waiting = Waiting { stage: Stage::Before(path), every, tick, too_long: self.too_long };
+        let waiting = Waiting { stage: Stage::Before(path), every, tick, too_long: self.too_long() };
         let mut response = Response::new(Passing::Waiting(Box::new(waiting)));
         let head = response.headers_mut();
         head.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));

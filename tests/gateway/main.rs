@@ -11,6 +11,7 @@ mod hostile;
 mod journal;
 mod life;
 mod logs;
+mod reload;
 mod rooms;
 mod scenarios;
 mod soak;

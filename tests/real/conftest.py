@@ -22,7 +22,7 @@ from kit.gateway import Gateway  # noqa: E402
 # plain one, then what kills it, then the one with the crash plugin.
 ORDER = ["test_count", "test_templates", "test_images", "test_image_counts", "test_unfinished", "test_stale",
          "test_upload", "test_golden",
-         "test_length", "test_openai", "test_leaving", "test_idle_close", "test_preemption",
+         "test_length", "test_openai", "test_prefix", "test_leaving", "test_idle_close", "test_preemption",
          "test_core_kill", "test_mission"]
 
 STILL = 0.5                 # seconds of standing still that excuse a failure, once

@@ -101,6 +101,12 @@ impl Books {
         }
     }
 
+    /// Other settings from now on; what is in flight keeps what was reserved for it, and what was learned stays.
+    pub fn reload(&mut self, settings: CapacitySettings) {
+        self.predictor.assume(Tokens(settings.default_output_tokens));
+        self.settings = settings;
+    }
+
     /// The candidate that request `id` is, by what is known of output lengths.
     #[must_use]
     pub fn candidate(

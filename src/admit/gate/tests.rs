@@ -7,7 +7,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
-use crate::admit::Unavailable;
+use crate::admit::{Policy, Unavailable};
 use crate::request::Priority;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -305,6 +305,46 @@ async fn the_panic_button_lets_all_go() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_reload_lets_in_whom_it_makes_room_for_and_sends_nobody_away() {
+    let gate = gate();
+    let mut settings = Settings::default();
+    let _first = gate.admit(ask(500, SECOND)).await.unwrap();
+    let next = queued(&gate, ask(380, 60 * SECOND)).await;
+    let last = queued(&gate, ask(900, 60 * SECOND)).await;
+    (settings.queue.requests, settings.capacity.pool_share) = (1, 0.9);
+    gate.reload(&settings);
+    assert_eq!((gate.state().in_flight, gate.state().queued), (1, 2), "both keep their places");
+    let refused = gate.admit(ask(1, 60 * SECOND)).await.unwrap_err();
+    assert!(matches!(refused, Rejection::QueueFull { .. }), "{refused:?}");
+    settings.capacity.policy = Policy::None;
+    gate.reload(&settings);
+    assert!(next.await.unwrap().is_ok() && last.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_death_taught_can_be_forgotten() {
+    let gate = gate();
+    let killer = gate.admit(ask(800, SECOND)).await.unwrap();
+    gate.engine_gone(None);
+    drop(killer);
+    assert_eq!(gate.guard(), Some(Tokens(400)));
+    gate.forget_guard();
+    assert_eq!((gate.guard(), gate.state().guard_tokens), (None, None));
+    gate.signals(Signals { incarnation: 1, ..signals() });
+    let many: Vec<_> = (0..6).map(|_| spawn(&gate, ask(10, 60 * SECOND))).collect();
+    let mut permits = Vec::new();
+    for task in many {
+        permits.push(task.await.unwrap().unwrap());
+    }
+    permits.iter().for_each(Permit::first_token);
+    gate.signals(Signals { kv_usage: Some(0.95), waiting: 3.0, incarnation: 1, ..signals() });
+    gate.engine_gone(None);
+    assert_eq!(gate.state().cut_to, Some(4));
+    gate.forget_cut();
+    assert_eq!(gate.state().cut_to, None);
+}
+
 /// What a test does next.
 #[derive(Debug, Clone)]
 enum Act {
@@ -315,6 +355,7 @@ enum Act {
     Gone,
     Ready(u64),
     Mode(u8),
+    Reload(usize, u64, f64, u8),
     Wait(u64),
     Tick,
 }
@@ -328,9 +369,24 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Gone),
         2 => (0u64..3).prop_map(Act::Ready),
         1 => (0u8..4).prop_map(Act::Mode),
+        1 => (0usize..20, 1u64..2000, 0.5f64..1.0, 0u8..3).prop_map(|(most, output, share, policy)| {
+            Act::Reload(most, output, share, policy)
+        }),
         2 => (0u64..5000).prop_map(Act::Wait),
         2 => Just(Act::Tick),
     ]
+}
+
+/// Settings with another queue, other lengths, another share of the pool, and another rule.
+fn reloaded(most: usize, output: u64, share: f64, policy: u8) -> Settings {
+    let mut settings = Settings::default();
+    (settings.queue.requests, settings.queue.appointments) = (most, most);
+    settings.queue.bytes = most as u64 * 1000;
+    settings.capacity.default_output_tokens = output;
+    settings.capacity.pool_share = share;
+    settings.capacity.policy = [Policy::Kvgate, Policy::None, Policy::KvAndQueue][usize::from(policy)];
+    settings.slo.ttft_seconds = (policy == 0).then_some(2.0);
+    settings
 }
 
 async fn play(acts: Vec<Act>) {
@@ -365,6 +421,11 @@ async fn play(acts: Vec<Act>) {
                     Mode::Enforce
                 },
             ),
+            Act::Reload(most, output, share, policy) => {
+                let waited = gate.state().queued;
+                gate.reload(&reloaded(most, output, share, policy));
+                assert!(gate.state().queued <= waited, "a reload lets in, and queues nobody");
+            }
             Act::Wait(millis) => advance(Duration::from_millis(millis)).await,
             Act::Tick => gate.tick(),
             _ => {}

@@ -3,12 +3,14 @@
 pub mod client;
 pub mod engine;
 pub mod gate;
+pub mod process;
 
 use std::time::Duration;
 
 pub use client::{Answer, Raw, completion, get, request};
 pub use engine::{Engine, Exchange};
 pub use gate::Gate;
+pub use process::Process;
 
 /// Longer than anything here takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
