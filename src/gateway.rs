@@ -27,6 +27,7 @@ use crate::request::Shape;
 use crate::telemetry::{self, Event, Exporter};
 
 mod death;
+mod learned;
 mod reload;
 mod tokenizer;
 
@@ -150,6 +151,9 @@ pub async fn start_rereading(
 
     tasks.spawn(until(Box::pin(watching) as BoxTask));
     tasks.spawn(until(Box::pin(gate.clone().run())));
+    if let Some(dir) = config.ledger.state_dir.as_deref().filter(|_| recovered.durable) {
+        tasks.spawn(until(Box::pin(learned::recall(dir, &gate).run())));
+    }
     let (terms_in_force, terms) = watch::channel(Arc::new(Terms::new(config.admit.clone(), profile)));
     let reload = Arc::new(Reload::new(read, config.clone(), terms_in_force, (gate.clone(), modes.clone())));
     let drain = CancellationToken::new();

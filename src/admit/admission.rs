@@ -111,6 +111,11 @@ impl Admission {
         self.forecast.outdated();
     }
 
+    /// An earlier run has learned from deaths to let no longer prompt through.
+    pub fn recall_guard(&mut self, tokens: u64) {
+        self.recovery.recall_guard(tokens);
+    }
+
     /// Forgets the longest prompt that deaths have taught to let through.
     pub const fn forget_guard(&mut self) {
         self.recovery.forget_guard();

@@ -241,6 +241,11 @@ impl Gate {
         self.told(state);
     }
 
+    /// An earlier run has learned from deaths to let no longer prompt through.
+    pub fn recall_guard(&self, tokens: Tokens) {
+        self.lock().admission.recall_guard(tokens.get());
+    }
+
     /// Forgets the longest prompt that deaths have taught to let through.
     pub fn forget_guard(&self) {
         self.lock().admission.forget_guard();

@@ -95,6 +95,12 @@ impl Recovery {
         (most < cut.from).then_some(most)
     }
 
+    /// An earlier run has learned so much.
+    pub fn recall_guard(&mut self, tokens: u64) {
+        let tokens = tokens.max(1);
+        self.guard = Some(self.guard.map_or(tokens, |before| before.min(tokens)));
+    }
+
     /// Forgets what the guard has learned.
     pub const fn forget_guard(&mut self) {
         self.guard = None;
