@@ -41,7 +41,7 @@ fn main() {
         let before = resident();
         let mut tokenizer = Tokenizer::load(&json).unwrap();
         let after = resident();
-        println!("\n{name}: counted by {:?}", tokenizer.backend().path());
+        println!("\n{name}: counted by {:?}", tokenizer.counted_by());
         if wanted("memory") {
             println!("  memory: {:.0} MB for its tables", (after - before) as f64 / 1e6);
         }

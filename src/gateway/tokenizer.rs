@@ -73,7 +73,7 @@ async fn choose(settings: &Settings, counter: &Counter, client: &engine::Client,
     let proof = prove(encoder.as_deref(), client).await;
     let (active, detail) = match (encoder, proof) {
         (Some(encoder), proof @ (Proof::Agrees | Proof::NoOracle)) => {
-            let (library, why_slow) = encoder.tokenizer().backend().path();
+            let (library, why_slow) = encoder.tokenizer().counted_by();
             let slow = why_slow.map_or_else(String::new, |why| format!(" ({why})"));
             let chats = encoder.renderer().map_or_else(String::new, |by| {
                 format!(

@@ -24,7 +24,7 @@ pub struct SourceInfo {
 
 impl SourceInfo {
     /// All labels: [`SourceInfo::label`].
-    pub const LABELS: [&str; 4] = ["fastokens", "tokenizers", "engine", "none"];
+    pub const LABELS: [&str; 5] = ["fastokens", "merges", "tokenizers", "engine", "none"];
 
     /// One word: the library, or where none counts the kind.
     #[must_use]
@@ -51,7 +51,7 @@ impl Sources {
     pub fn info(self) -> SourceInfo {
         match (self.encoder, self.engine) {
             (Some((encoder, said_by)), _) => {
-                let (library, why_slow) = encoder.tokenizer().backend().path();
+                let (library, why_slow) = encoder.tokenizer().counted_by();
                 let renderer = encoder.renderer();
                 SourceInfo {
                     kind: "tokenizer",
@@ -72,6 +72,7 @@ impl Sources {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tokens::unsplit::tests::file;
 
     #[test]
     fn every_source_has_its_label() {
@@ -83,6 +84,9 @@ mod tests {
             Sources { encoder, engine: engine.cloned() }.info().label()
         };
         let mut seen = vec![label(Some(&encoder), Some(&engine))];
+        let unsplit = file(&[(1, 2)], true, true, false).to_string();
+        let unsplit = Arc::new(Encoder::from_parts(unsplit.as_bytes(), None, None).unwrap());
+        seen.push(label(Some(&unsplit), None));
         encoder.tokenizer().backend().distrust();
         seen.push(label(Some(&encoder), None));
         seen.extend([label(None, Some(&engine)), label(None, None)]);

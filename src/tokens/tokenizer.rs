@@ -114,6 +114,16 @@ impl Tokenizer {
         &self.backend
     }
 
+    /// What counts, and why it is the reference where it is: `merges` where nothing splits a text and its merges
+    /// themselves give the ids, else the library's name.
+    #[must_use]
+    pub fn counted_by(&self) -> (&'static str, Option<String>) {
+        if self.backend.is_fast() && self.cuts.unsplit().is_some() {
+            return ("merges", None);
+        }
+        self.backend.path()
+    }
+
     /// Where texts may be cut.
     #[must_use]
     pub const fn cuts(&self) -> &Cuts {

@@ -120,14 +120,14 @@ fn blanks(normalizer: &Value) -> Option<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;
     use tokenizers::Tokenizer;
 
     /// What a vocabulary begins with: `b`, `é` and the byte E2 are missing where something is.
-    fn file(merges: &[(u32, u32)], whole: bool, fuses: bool, prepends: bool) -> Value {
+    pub fn file(merges: &[(u32, u32)], whole: bool, fuses: bool, prepends: bool) -> Value {
         let mut entries: Vec<String> = ["<unk>", "▁", "a", "c", "d", "的", "\n"].map(String::from).to_vec();
         entries.extend(whole.then(|| "b".to_owned()));
         entries
