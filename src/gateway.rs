@@ -191,7 +191,7 @@ pub async fn start_rereading(
         terms: terms.clone(),
         reload: Box::new({
             let reload = Arc::clone(&reload);
-            move || reload.reload().map(|done| json!(done))
+            move || Some(reload.try_reload()?.map(|done| json!(done)))
         }),
         drain: drain.clone(),
         journal: ledger_state(&config.ledger, &recovered),

@@ -1,6 +1,8 @@
 //! Reads the configuration from its three sources.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -9,6 +11,8 @@ use super::Config;
 
 /// Environment variables with this prefix set a key: `KVGATE__PROXY__LISTEN` is `proxy.listen`.
 const PREFIX: &str = "KVGATE__";
+/// A larger file is none.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// A flag's key and value, which outweigh file and environment.
 #[derive(Debug, Default)]
@@ -72,8 +76,7 @@ pub fn load(
 ) -> Result<Config, ConfigError> {
     let mut table = Table::new();
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Unreadable { file: path.to_owned(), error })?;
+        let text = read(path).map_err(|error| ConfigError::Unreadable { file: path.to_owned(), error })?;
         let source = path.display().to_string();
         let wrong = |e: toml::de::Error| ConfigError::Wrong { source: source.clone(), error: e.to_string() };
         // Read alone first: only then an error can name its line.
@@ -102,6 +105,15 @@ pub fn load(
     }
     let place = file.map_or(String::new(), |f| format!("{}: ", f.display()));
     Err(ConfigError::Problems(problems.into_iter().map(|p| format!("{place}{p}")).collect()))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("over {MOST_BYTES} bytes")));
+    }
+    Ok(text)
 }
 
 fn check(table: &Table) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Reads the configuration anew, and puts in force what may change while the gateway runs: the table `admit`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use serde::Serialize;
 use tokio::sync::watch;
@@ -46,12 +46,28 @@ impl Reload {
 
     /// Reads the configuration and puts its table `admit` in force: all of it, or nothing where something is wrong.
     /// The mode of a rule is set where the configured one has changed: one that was set while running (the panic
-    /// button) otherwise stays. Waits for the disk.
+    /// button) otherwise stays. Waits for the disk, and for another reload.
     ///
     /// # Errors
     /// File, key and value that are wrong; the log says so too.
     pub fn reload(&self) -> Result<Reloaded, String> {
-        let done = self.exchange();
+        self.exchange(self.running.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same; `None` where another is under way, whose disk may hang.
+    ///
+    /// # Errors
+    /// As [`Reload::reload`].
+    pub fn try_reload(&self) -> Option<Result<Reloaded, String>> {
+        match self.running.try_lock() {
+            Ok(running) => Some(self.exchange(running)),
+            Err(TryLockError::Poisoned(running)) => Some(self.exchange(running.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn exchange(&self, mut running: MutexGuard<'_, Config>) -> Result<Reloaded, String> {
+        let done = self.read_and_put(&mut running);
         match &done {
             Ok(Reloaded { applied, needs_restart }) => {
                 let (applied, needs_restart) = (applied.join(", "), needs_restart.join(", "));
@@ -62,13 +78,11 @@ impl Reload {
         done
     }
 
-    fn exchange(&self) -> Result<Reloaded, String> {
-        // One at a time, in the order in which they read.
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+    fn read_and_put(&self, running: &mut Config) -> Result<Reloaded, String> {
         let new = (self.read)()?;
         let profile = new.admit.length.profile.as_deref().map(profile).transpose();
         let profile = profile.map_err(|error| error.to_string())?;
-        let all = differences(&running, &new)?;
+        let all = differences(running, &new)?;
         let (applied, needs_restart) = all.into_iter().partition(|key| key.starts_with(LIVE));
         let (before, after) = (&running.admit.mode, &new.admit.mode);
         for rule in Rule::ALL {

@@ -51,8 +51,8 @@ pub struct Handles {
     pub reports: Reports,
     /// Limits, queue and rates in force.
     pub terms: watch::Receiver<Arc<Terms>>,
-    /// Reads the configuration anew; what changed, or why nothing did. Waits for the disk.
-    pub reload: Box<dyn Fn() -> Result<Value, String> + Send + Sync>,
+    /// Reads the configuration anew; what changed, or why nothing did; none where that is under way. Waits for the disk.
+    pub reload: Box<dyn Fn() -> Option<Result<Value, String>> + Send + Sync>,
     /// Cancelled to drain and end.
     pub drain: CancellationToken,
     /// What the journal held at start.
@@ -190,8 +190,11 @@ impl Handles {
         }
         let this = Arc::clone(self);
         match spawn_blocking(move || (this.reload)()).await {
-            Ok(Ok(done)) => json_answer(StatusCode::OK, &done),
-            Ok(Err(text)) => json_answer(StatusCode::BAD_REQUEST, &json!({ "error": text })),
+            Ok(Some(Ok(done))) => json_answer(StatusCode::OK, &done),
+            Ok(None) => {
+                json_answer(StatusCode::CONFLICT, &json!({"error": "another reload is under way: try again"}))
+            }
+            Ok(Some(Err(text))) => json_answer(StatusCode::BAD_REQUEST, &json!({ "error": text })),
             Err(_) => json_answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "the reload failed"})),
         }
     }

@@ -164,3 +164,24 @@ async fn told_to_drain_it_ends_in_order_after_what_is_in_flight() {
     assert!(String::from_utf8_lossy(&rest).contains("data: [DONE]"));
     assert!(tokio::task::block_in_place(|| gate.gate.ended()).success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_whose_disk_hangs_holds_up_no_other_call() {
+    let sim = engine().await;
+    let mut gate = Configured::start(&sim.url(), "").await;
+    std::fs::remove_file(&gate.file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&gate.file).status().unwrap();
+    assert!(made.success());
+    // Of two one waits for the disk, and the other is told so.
+    let answer = soon("a refusal", async {
+        tokio::select! {
+            answer = gate.post("/-/reload", Some(TOKEN)) => answer,
+            answer = gate.post("/-/reload", Some(TOKEN)) => answer,
+        }
+    });
+    assert_eq!(answer.await.status, 409);
+    assert_eq!(gate.ask(3).await, 200);
+    assert_eq!(gate.gate.admin(get("/livez")).await.status, 200);
+    gate.gate.signal("TERM");
+    assert!(tokio::task::block_in_place(|| gate.gate.ended()).success());
+}
