@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
-use unicode_normalization_alignments::UnicodeNormalization as _;
 
 use super::count::CountError;
 use super::cuts::{self, Cuts};
 use super::files::LoadError;
+use super::nfkc::nfkc;
 use super::runs::{self, Kinds, Lengths};
 use super::selfcheck::{self, Differences, has_corner};
 
@@ -278,12 +278,7 @@ impl Fast {
 
     /// A part as it is to be given to the library.
     fn normal<'t>(&self, part: &'t str) -> Cow<'t, str> {
-        if self.nfkc.is_none() || part.is_ascii() {
-            return Cow::Borrowed(part);
-        }
-        let mut normal = String::with_capacity(part.len());
-        normal.extend(part.nfkc().map(|(c, _)| c));
-        Cow::Owned(normal)
+        if self.nfkc.is_some() { nfkc(part) } else { Cow::Borrowed(part) }
     }
 
     /// What the pattern keeps together in such a part.

@@ -23,9 +23,9 @@
 
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use serde_json::Value;
 
+use super::added::AddedTokens;
 use super::runs::Kinds;
 use super::unsplit::Unsplit;
 
@@ -33,9 +33,9 @@ use super::unsplit::Unsplit;
 #[derive(Debug)]
 pub struct Cuts {
     /// Those that are cut out of the raw text.
-    added: Option<AhoCorasick>,
+    added: Option<AddedTokens>,
     /// Those that are cut out of what is left, where that is the normalized text.
-    normalized: Option<AhoCorasick>,
+    normalized: Option<AddedTokens>,
     within: Within,
     kinds: Kinds,
 }
@@ -141,17 +141,45 @@ impl Cuts {
                 return None;
             }
             let (stop, end, token) = *raw.get_or_insert_with(|| {
-                let found = next(self.added.as_ref(), text, at..text.len());
+                let found = self.added.as_ref().and_then(|tokens| tokens.next(text, at..text.len()));
                 found.map_or((text.len(), text.len(), false), |found| (found.start, found.end, true))
             });
             let start = at;
-            if let Some(found) = next(self.normalized.as_ref(), text, at..stop) {
+            if let Some(found) = self.normalized.as_ref().and_then(|tokens| tokens.next(text, at..stop)) {
                 at = found.end;
                 return Some(Part { text: &text[start..found.start], end: found.end, token: true });
             }
             (at, raw, over) = (end, None, !token);
             Some(Part { text: &text[start..stop], end, token })
         })
+    }
+
+    /// Finds where an added token ends that begins at or after a byte, which is to grow from call to call, and that is
+    /// one whatever stands before it; `None` from where there is none on. All calls together take time linear in the
+    /// text.
+    pub fn tokens_behind<'t>(&'t self, text: &'t str) -> impl FnMut(usize) -> Option<usize> + 't {
+        let (raw, normalized) = (self.added.as_ref(), self.normalized.as_ref());
+        let mut first: Option<Range<usize>> = Some(0..0);
+        move |least| {
+            let least = least.min(text.len());
+            if first.as_ref().is_some_and(|first| first.start < least.max(1)) {
+                first = raw.and_then(|tokens| tokens.next_alone(text, least..text.len()));
+            }
+            let until = first.as_ref().map_or(text.len(), |first| first.start);
+            let mut from = least;
+            // Those of the raw text are cut out first: none may share a character with one of the others.
+            while let Some(found) = normalized.and_then(|tokens| tokens.next_alone(text, from..until)) {
+                let clear = |tokens: &AddedTokens| {
+                    !tokens.may_reach_over(text.as_bytes(), found.start)
+                        && !tokens.begins_in(text, found.clone())
+                };
+                if raw.is_none_or(clear) {
+                    return Some(found.end);
+                }
+                from = found.end;
+            }
+            first.as_ref().map(|first| first.end)
+        }
     }
 
     /// The first place in `text` at or after byte `least`, which is greater than 0.
@@ -202,24 +230,17 @@ fn blank_before(text: &str, at: usize) -> bool {
     text[..at].ends_with(|c: char| c.is_whitespace() || c == '\u{180E}' || c == '\u{FEFF}')
 }
 
-/// The first of the tokens in a range of `text`, leftmost and longest.
-fn next(tokens: Option<&AhoCorasick>, text: &str, range: Range<usize>) -> Option<Range<usize>> {
-    let input = Input::new(text).range(range).anchored(Anchored::No);
-    tokens?.find(input).map(|found| found.range())
-}
-
-/// The automaton of the added tokens, of those that are normalized or of the others, at which texts are cut.
-fn added(file: &Value, normalized: bool) -> Option<AhoCorasick> {
+/// The added tokens, those that are normalized or the others, at which texts are cut.
+fn added(file: &Value, normalized: bool) -> Option<AddedTokens> {
     let entries = file.get("added_tokens")?.as_array()?;
     let flag = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_bool).unwrap_or(false);
     let all: Vec<&Value> = entries.iter().filter(|entry| flag(entry, "normalized") == normalized).collect();
     let touches = |entry: &Value| ["lstrip", "rstrip", "single_word"].iter().any(|name| flag(entry, name));
-    if all.is_empty() || entries.iter().any(touches) || !each_part_alone(file) {
+    if entries.iter().any(touches) || !each_part_alone(file) {
         return None;
     }
-    let contents: Option<Vec<&str>> =
-        all.iter().map(|entry| entry.get("content")?.as_str().filter(|text| !text.is_empty())).collect();
-    AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents?).ok()
+    let contents: Option<Vec<&str>> = all.iter().map(|entry| entry.get("content")?.as_str()).collect();
+    AddedTokens::new(&contents?)
 }
 
 /// Whether there is no normalizer.

@@ -13,6 +13,7 @@
 //! whose engine renders without Jinja (Mistral, gpt-oss, DeepSeek V3.2 and later, Kimi) are counted by the engine's
 //! `/tokenize`, or where it has none by their template; the drift comparison shows where that is not the same.
 
+mod added;
 mod allowance;
 mod ask;
 mod backend;
@@ -32,6 +33,7 @@ pub mod images;
 mod lane;
 pub mod media;
 mod merges;
+mod nfkc;
 mod pairs;
 mod python;
 mod runs;

@@ -288,18 +288,17 @@ fn merges_the_same(cuts: &Cuts, backend: &Backend) -> bool {
 }
 
 /// The beginnings of `text` that are kept: each ends with the first added token behind a multiple of the
-/// spacing, which is a power of two, so that those of a longer text are among those of a shorter.
+/// spacing (of those that can be told from there), which is a power of two, so that those of a longer text are among
+/// those of a shorter.
 fn marks(cuts: &Cuts, segments: &Segments, text: &str) -> Vec<(usize, u128)> {
     let spacing = (text.len() / MOST_BEGINNINGS).next_power_of_two().max(SPACING);
     let mut hash: Growing = segments.beginning();
     let mut marks: Vec<(usize, u128)> = Vec::new();
-    let (mut hashed, mut last) = (0, 0);
-    for part in cuts.parts(text, 0).filter(|part| part.token) {
-        if part.end / spacing > last / spacing {
-            hash.add(&text[hashed..part.end]);
-            (hashed, last) = (part.end, part.end);
-            marks.push((part.end, hash.hash()));
-        }
+    let (mut last, mut token_behind) = (0, cuts.tokens_behind(text));
+    while let Some(end) = token_behind((last / spacing + 1) * spacing) {
+        hash.add(&text[last..end]);
+        last = end;
+        marks.push((end, hash.hash()));
     }
     marks
 }

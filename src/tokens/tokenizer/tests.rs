@@ -346,6 +346,12 @@ fn real_tokenizers_are_counted_as_the_reference_counts() {
                 let bytes = if number % 50 == 0 { 3000 } else { random.usize(1..90) };
                 text(&mut random, &added, bytes)
             };
+            let (mut from, mut behind) = (0, tokenizer.cuts.tokens_behind(&made));
+            while let Some(end) = behind(from) {
+                let mut parts = tokenizer.cuts.parts(&made, 0);
+                assert!(parts.any(|part| part.token && part.end == end), "{name}: {end} in {made:?}");
+                from = end + random.usize(0..100);
+            }
             if let Some(difference) = differs(&tokenizer, &made, number % 3 == 0) {
                 wrong += 1;
                 failures.extend((wrong <= 3).then(|| format!("{name}: {difference}")));
