@@ -2,6 +2,8 @@
 //!
 //! Nothing here decides: it hands receivers and handles to the rooms and keeps their tasks.
 
+use std::fs;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -195,6 +197,7 @@ pub async fn start_rereading(
         }),
         drain: drain.clone(),
         journal: ledger_state(&config.ledger, &recovered),
+        reading_token: Arc::new(Semaphore::new(1)),
     };
     let admin_stop = CancellationToken::new();
     let admin_address = admin.address();
@@ -296,8 +299,23 @@ fn ledger_state(settings: &ledger::Settings, recovered: &Recovered) -> Value {
 
 fn profile(file: &Path) -> Result<Profile, StartError> {
     let wrong = |error: String| StartError::Profile { file: file.display().to_string(), error };
-    let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
+    let text = small_file(file).map_err(|e| wrong(e.to_string()))?;
     Profile::parse(&text).map_err(|e| wrong(e.to_string()))
+}
+
+/// A larger profile, or file of what was learned, is none.
+const SMALL: u64 = 1 << 20;
+
+/// The text of a small file; nothing that is no file, and may not end.
+fn small_file(file: &Path) -> io::Result<String> {
+    let about = fs::metadata(file)?;
+    if !about.is_file() || about.len() > SMALL {
+        let text = format!("not a regular file of at most {SMALL} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let mut text = String::new();
+    fs::File::open(file)?.take(SMALL).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Runs a task until `end`. One that ends before, by a panic, takes the gateway with it: half a gateway

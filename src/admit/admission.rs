@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::request::{Priority, Tokens, Trail};
 
 use super::appointments::{Appointments, LONGEST};
-use super::capacity::{Books, Candidate, HeldBy, Outlook, Policy, Verdict};
+use super::capacity::{Books, BrokenOff, Candidate, HeldBy, Outlook, Policy, Verdict};
 use super::forecast::{Forecast, Known};
 use super::gates::{self, Gates, Look};
 use super::predict::Kind;
@@ -34,6 +34,9 @@ const SERVED_MEMORY: f64 = 0.99;
 const KEPT: (Duration, Duration) = (Duration::from_micros(60), Duration::from_millis(100));
 /// How long nobody goes to an engine whose answer broke, unless a scrape says that it lives.
 const SUSPECTED: Duration = Duration::from_secs(2);
+/// For how long it is kept what broken answers held (a death is confirmed some time after: an engine whose core has died
+/// answers scrapes for a moment longer), and of how many: more than an engine runs.
+const BROKEN: (Duration, usize) = (Duration::from_secs(10), 4096);
 /// What a client is told while the engine is away and nobody knows for how long.
 const AWAY: Duration = Duration::from_secs(5);
 
@@ -60,6 +63,8 @@ pub struct Admission {
     draining: bool,
     /// When an answer broke as if the engine had died.
     suspected: Option<Instant>,
+    /// What those held whose answers broke of late, and when they did.
+    broken: Vec<(Instant, BrokenOff)>,
     kept: Option<Kept>,
     looked: Option<Instant>,
     swept: Option<Instant>,
@@ -88,6 +93,7 @@ impl Admission {
             recovery: Recovery::default(),
             draining: false,
             suspected: None,
+            broken: Vec::new(),
             kept: None,
             looked: None,
             swept: None,
@@ -364,10 +370,15 @@ impl Admission {
         self.forecast.outdated();
     }
 
-    /// An answer broke as if the engine had died: nobody goes there until a scrape says that it lives, or for two
-    /// seconds. The places that are given back meanwhile are those of a dead engine.
-    pub const fn suspect(&mut self, now: Instant) {
+    /// A request's answer broke as if the engine had died: nobody goes there until a scrape says that it lives, or for
+    /// two seconds. The places that are given back meanwhile are those of a dead engine, and what was in them is what
+    /// it died with, should it turn out to be dead.
+    pub fn suspect(&mut self, id: u64, now: Instant) {
         self.suspected = Some(now);
+        self.broken.retain(|(since, _)| now.saturating_duration_since(*since) < BROKEN.0);
+        if self.broken.len() < BROKEN.1 {
+            self.broken.extend(self.books.held(id).map(|held| (now, held)));
+        }
     }
 
     fn is_suspected(&self, now: Instant) -> bool {
@@ -377,9 +388,17 @@ impl Admission {
     /// The engine is gone: nothing is in flight any more, and [`Admission::advance`] evicts all that
     /// wait. The next signals that say ready open the gate again.
     pub fn engine_gone(&mut self, retry_after: Option<Duration>, now: Instant) {
+        // Some had been given back by then, as their answers broke.
+        let mut broken = std::mem::take(&mut self.broken);
+        broken.retain(|(since, _)| now.saturating_duration_since(*since) < BROKEN.0);
         let last = Last {
-            sequences: self.books.sequences(),
-            unproven: self.books.prefill.unproven().collect(),
+            sequences: self.books.sequences() + broken.iter().map(|(_, one)| one.sequences).sum::<u64>(),
+            unproven: self
+                .books
+                .prefill
+                .unproven()
+                .chain(broken.iter().filter_map(|(_, one)| one.unproven))
+                .collect(),
             proven: self.books.prefill.proven(),
             kv_usage: self.signals.kv_usage,
             waiting: self.signals.waiting,

@@ -218,9 +218,9 @@ impl Gate {
         }
     }
 
-    /// An answer broke as if the engine had died: nobody goes there until it is known whether it lives.
-    pub(super) fn suspect(&self) {
-        self.lock().admission.suspect(Instant::now());
+    /// A request's answer broke as if the engine had died: nobody goes there until it is known whether it lives.
+    pub(super) fn suspect(&self, id: u64) {
+        self.lock().admission.suspect(id, Instant::now());
     }
 
     /// The engine died: all that wait are evicted at once with [`Rejection::EngineUnavailable`], and

@@ -58,7 +58,9 @@ impl Permit {
 
     /// The answer broke as if the engine had died: the place that is given back is not offered to the next one.
     pub fn suspect(&self) {
-        self.gate.suspect();
+        if let Some(id) = self.id {
+            self.gate.suspect(id);
+        }
     }
 
     /// The first token came.

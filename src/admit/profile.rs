@@ -91,7 +91,6 @@ pub struct Profile {
 
 #[derive(Deserialize)]
 struct File {
-    #[serde(default)]
     max_prompt_tokens: BTreeMap<String, u64>,
 }
 

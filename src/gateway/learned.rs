@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::small_file;
 use crate::admit::Gate;
 use crate::request::Tokens;
 
 /// The file.
 const NAME: &str = "learned.json";
-/// Longer than it ever is.
-const MOST_BYTES: u64 = 4096;
 /// How often it is looked whether there is news.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -82,13 +81,10 @@ impl Keeper {
 }
 
 fn read(file: &Path) -> io::Result<Learned> {
-    let text = match fs::metadata(file) {
-        Ok(about) if about.is_file() && about.len() <= MOST_BYTES => fs::read(file)?,
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of this kind")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Learned::default()),
-        Err(error) => return Err(error),
-    };
-    serde_json::from_slice(&text).map_err(Into::into)
+    match small_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Learned::default()),
+        text => serde_json::from_str(&text?).map_err(Into::into),
+    }
 }
 
 /// Beside first, then into place: at any moment the file is whole.

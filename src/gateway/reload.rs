@@ -62,11 +62,15 @@ impl Reload {
         match self.running.try_lock() {
             Ok(running) => Some(self.exchange(running)),
             Err(TryLockError::Poisoned(running)) => Some(self.exchange(running.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::WouldBlock) => {
+                tracing::warn!("no reload: another is under way, and may wait for its disk");
+                None
+            }
         }
     }
 
     fn exchange(&self, mut running: MutexGuard<'_, Config>) -> Result<Reloaded, String> {
+        tracing::info!("reading the configuration anew");
         let done = self.read_and_put(&mut running);
         match &done {
             Ok(Reloaded { applied, needs_restart }) => {
@@ -83,7 +87,8 @@ impl Reload {
         let profile = new.admit.length.profile.as_deref().map(profile).transpose();
         let profile = profile.map_err(|error| error.to_string())?;
         let all = differences(running, &new)?;
-        let (applied, needs_restart) = all.into_iter().partition(|key| key.starts_with(LIVE));
+        let (mut applied, needs_restart): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|key| key.starts_with(LIVE));
         let (before, after) = (&running.admit.mode, &new.admit.mode);
         for rule in Rule::ALL {
             if before.of(rule) != after.of(rule) {
@@ -91,6 +96,11 @@ impl Reload {
             }
         }
         let terms = self.terms.borrow().followed_by(new.admit.clone(), profile);
+        // Its file may have changed under the same name.
+        let key = "admit.length.profile";
+        if terms.profile != self.terms.borrow().profile && !applied.iter().any(|known| known == key) {
+            applied.push(key.to_owned());
+        }
         self.terms.send_replace(Arc::new(terms));
         self.gate.reload(&new.admit);
         running.admit = new.admit;

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::server::{json_answer, typed};
@@ -57,6 +57,8 @@ pub struct Handles {
     pub drain: CancellationToken,
     /// What the journal held at start.
     pub journal: Value,
+    /// One at a time reads the token.
+    pub reading_token: Arc<Semaphore>,
 }
 
 /// One request to the admin port.
@@ -69,6 +71,8 @@ pub(super) struct Call<'a> {
 
 type Answer = Response<Full<Bytes>>;
 
+/// Time that the token's file has.
+const TOKEN_TIME: Duration = Duration::from_secs(2);
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PATHS: [&str; 12] = [
     "/metrics",
@@ -94,9 +98,9 @@ impl Handles {
             "/readyz" if get => self.readyz(),
             "/startupz" if get => json_answer(StatusCode::OK, &json!({"started": true})),
             "/engine/livez" if get => self.engine_livez(),
-            "/api/v1/limits" if call.method == Method::PATCH => self.patch_limits(call),
+            "/api/v1/limits" if call.method == Method::PATCH => self.patch_limits(call).await,
             "/-/reload" if call.method == Method::POST => self.reloaded(call).await,
-            "/-/drain" if call.method == Method::POST => self.drained(call),
+            "/-/drain" if call.method == Method::POST => self.drained(call).await,
             path if get && path.starts_with("/api/v1/") => self.pages(call).await,
             _ => json_answer(StatusCode::NOT_FOUND, &json!({"error": "no such page", "paths": PATHS})),
         }
@@ -126,9 +130,9 @@ impl Handles {
     }
 
     /// State pages: open where the port is on loopback, else with the token.
-    async fn pages(&self, call: &Call<'_>) -> Answer {
+    async fn pages(self: &Arc<Self>, call: &Call<'_>) -> Answer {
         if !self.settings.listen.ip().is_loopback()
-            && let Some(refusal) = self.unauthorized(call)
+            && let Some(refusal) = self.unauthorized(call).await
         {
             return refusal;
         }
@@ -159,22 +163,39 @@ impl Handles {
         spawn_blocking(move || reports.get(&id)).await.ok()
     }
 
-    /// The refusal of a call without the right token; with no token configured nobody has it.
-    fn unauthorized(&self, call: &Call<'_>) -> Option<Answer> {
-        let Some(token) = self.settings.token() else {
-            let text = "no admin token is configured: set operate.token_file";
-            return Some(json_answer(StatusCode::FORBIDDEN, &json!({ "error": text })));
+    /// The refusal of a call without the right token; with no token configured nobody has it. A token file whose disk
+    /// hangs holds up nobody else, and one thread.
+    async fn unauthorized(self: &Arc<Self>, call: &Call<'_>) -> Option<Answer> {
+        let refuse = |status, text: &str| Some(json_answer(status, &json!({ "error": text })));
+        let this = Arc::clone(self);
+        let read = async {
+            let turn = Arc::clone(&self.reading_token).acquire_owned().await.ok()?;
+            spawn_blocking(move || (this.settings.token(), turn).0).await.ok()
+        };
+        let token = match timeout(TOKEN_TIME, read).await {
+            Ok(Some(Ok(Some(token)))) => token,
+            Ok(Some(Ok(None))) => {
+                return refuse(StatusCode::FORBIDDEN, "no admin token is configured: set operate.token_file");
+            }
+            Ok(Some(Err(error))) => {
+                return refuse(StatusCode::FORBIDDEN, &format!("operate.token_file cannot be read: {error}"));
+            }
+            Ok(None) | Err(_) => {
+                return refuse(StatusCode::SERVICE_UNAVAILABLE, "operate.token_file cannot be read in time");
+            }
         };
         let given = call.authorization.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
         if same(given.as_bytes(), token.as_bytes()) {
             return None;
         }
-        let text = "the admin token is missing or wrong: send Authorization: Bearer TOKEN";
-        Some(json_answer(StatusCode::UNAUTHORIZED, &json!({ "error": text })))
+        refuse(
+            StatusCode::UNAUTHORIZED,
+            "the admin token is missing or wrong: send Authorization: Bearer TOKEN",
+        )
     }
 
-    fn patch_limits(&self, call: &Call<'_>) -> Answer {
-        if let Some(refusal) = self.unauthorized(call) {
+    async fn patch_limits(self: &Arc<Self>, call: &Call<'_>) -> Answer {
+        if let Some(refusal) = self.unauthorized(call).await {
             return refusal;
         }
         match self.change(call.body) {
@@ -185,7 +206,7 @@ impl Handles {
 
     /// Reads the configuration anew.
     async fn reloaded(self: &Arc<Self>, call: &Call<'_>) -> Answer {
-        if let Some(refusal) = self.unauthorized(call) {
+        if let Some(refusal) = self.unauthorized(call).await {
             return refusal;
         }
         let this = Arc::clone(self);
@@ -200,8 +221,8 @@ impl Handles {
     }
 
     /// Begins to drain, as SIGTERM does; what is in flight goes on to its end.
-    fn drained(&self, call: &Call<'_>) -> Answer {
-        if let Some(refusal) = self.unauthorized(call) {
+    async fn drained(self: &Arc<Self>, call: &Call<'_>) -> Answer {
+        if let Some(refusal) = self.unauthorized(call).await {
             return refusal;
         }
         self.drain.cancel();

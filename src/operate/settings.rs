@@ -1,7 +1,9 @@
 //! What the admin port may be told.
 
+use std::fs;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +43,24 @@ impl Default for Settings {
     }
 }
 
+/// A larger file holds no token.
+const MOST_BYTES: u64 = 4096;
+
+fn read(file: &Path) -> io::Result<String> {
+    if !fs::metadata(file)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+    }
+    let mut text = String::new();
+    fs::File::open(file)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 impl Settings {
     /// What is wrong with the settings.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let Some(file) = &self.token_file else { return Vec::new() };
-        match std::fs::read_to_string(file) {
+        match read(file) {
             Err(e) => vec![format!("operate.token_file = {}: {e}", file.display())],
             Ok(text) if text.trim().len() < 16 => {
                 vec![format!(
@@ -58,10 +72,16 @@ impl Settings {
         }
     }
 
-    /// The token, where one is configured and readable.
-    #[must_use]
-    pub fn token(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.token_file.as_ref()?).ok()?;
-        Some(text.trim().to_owned()).filter(|t| !t.is_empty())
+    /// The token, read anew each time as it may be exchanged; `None` where none is configured. Waits for the disk.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds none.
+    pub fn token(&self) -> io::Result<Option<String>> {
+        let Some(file) = &self.token_file else { return Ok(None) };
+        let token = read(file)?.trim().to_owned();
+        if token.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "empty"));
+        }
+        Ok(Some(token))
     }
 }

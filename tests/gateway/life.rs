@@ -1,5 +1,6 @@
 //! The engine's life and death, as clients and the operator see them.
 
+use kvgate::admit::Mode;
 use kvgate::sim::{self, Fault, Loading};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -253,7 +254,7 @@ async fn every_way_to_die_leaves_one_report_and_a_gate_that_opens_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_killer_is_told_not_to_come_back_and_bystanders_may() {
+async fn the_killer_is_told_not_to_come_back_its_like_is_kept_out_and_bystanders_may_return() {
     let settings = sim::Settings {
         step_ms: 5.0,
         load_seconds: Some(0.2),
@@ -261,7 +262,7 @@ async fn the_killer_is_told_not_to_come_back_and_bystanders_may() {
         ..Default::default()
     };
     let sim = sim::start_with_log(settings, std::io::sink()).await.unwrap();
-    let gate = Gate::ready_before(sim.url(), |_| {}).await;
+    let gate = Gate::ready_before(sim.url(), |c| c.admit.mode.guard = Mode::Enforce).await;
     // A prompt of some length that the engine has borne.
     assert_eq!(gate.ask(completion(&json!({"prompt": vec![7; 500], "max_tokens": 1}))).await.status, 200);
     let mut bystander = sent(&gate, &json!({"prompt": vec![7; 300], "max_tokens": 400})).await;
@@ -273,6 +274,14 @@ async fn the_killer_is_told_not_to_come_back_and_bystanders_may() {
     until("a report", async || (gate.reports().await.len() == 1).then_some(())).await;
     let report = gate.reports().await.remove(0);
     assert_eq!(report["suspects"][0]["id"].as_str(), killer.header("x-kvgate-request-id"), "{report:#}");
+    // Its answer had broken, and its place was given back, before the death was known.
+    assert_eq!(gate.admin_json("/api/v1/limits").await["learned"]["guard_tokens"], 600);
+    gate.ready().await;
+    for (prompt, status) in [(1200, 413), (601, 413), (600, 200)] {
+        let answer = gate.ask(completion(&json!({"prompt": vec![7; prompt], "max_tokens": 1}))).await;
+        assert_eq!(answer.status, status, "{prompt}: {answer:?}");
+    }
+    assert_eq!(gate.reports().await.len(), 1, "the engine lives");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -72,6 +72,15 @@ pub struct Books {
     at_scrape: Option<(f64, f64)>,
 }
 
+/// What a request held in the engine whose answer broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrokenOff {
+    /// Its sequences.
+    pub sequences: u64,
+    /// Tokens of its prompt, where that had no first token yet.
+    pub unproven: Option<u64>,
+}
+
 impl Books {
     /// Empty books.
     #[must_use]
@@ -99,6 +108,13 @@ impl Books {
             busy: 0.0,
             at_scrape: None,
         }
+    }
+
+    /// What a request in flight holds in the engine; `None` where it is not in flight.
+    #[must_use]
+    pub fn held(&self, id: u64) -> Option<BrokenOff> {
+        let sequences = self.flights.get(&id)?.asked.sequences;
+        Some(BrokenOff { sequences, unproven: self.prefill.unproven_of(id) })
     }
 
     /// Other settings from now on; what is in flight keeps what was reserved for it, and what was learned stays.

@@ -20,7 +20,7 @@ mod seats;
 mod stalls;
 mod timeline;
 
-pub use books::Books;
+pub use books::{Books, BrokenOff};
 pub use flight::{Candidate, Flight};
 pub use outlook::{Gate as HeldBy, Outlook, Verdict, Why, decide};
 pub use timeline::{Job, Room, Timeline};

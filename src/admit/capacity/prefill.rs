@@ -190,6 +190,12 @@ impl Prefill {
         self.outstanding.values().map(|one| one.prompt.tokens)
     }
 
+    /// The same of one request; `None` where it had its first token, or is not here.
+    #[must_use]
+    pub fn unproven_of(&self, id: u64) -> Option<u64> {
+        self.outstanding.get(&id).map(|one| one.prompt.tokens)
+    }
+
     fn gone(&mut self, id: u64, now: Instant) -> Option<Outstanding> {
         let one = self.outstanding.remove(&id)?;
         self.tokens = (self.tokens - one.prompt.fresh()).max(0.0);
