@@ -14,6 +14,7 @@ mod hold;
 mod pipeline;
 mod pool;
 mod record;
+mod refused;
 mod respond;
 mod rules;
 mod settings;

@@ -18,6 +18,7 @@ use super::body::{Bodies, Held};
 use super::forward::{Answer, Failure, Forward, Head};
 use super::pool::Outgoing;
 use super::record::{About, Common, Proven, Record};
+use super::refused::Refused;
 use super::respond::{self, Ids, Refusal};
 use super::waiting::Passing;
 use super::{Settings, UnknownPaths, accept, headers, rules};
@@ -464,28 +465,6 @@ impl Pipeline {
         let ids = ids(&RequestId::next(), None);
         respond::refuse(&refusal, &refusal.wire(self.too_long()), &ids, true)
             .map(|text| Either::Right(Full::new(text)))
-    }
-}
-
-/// A refusal, and the record of the request it ends.
-pub struct Refused {
-    refusal: Refusal,
-    record: Record,
-}
-
-impl Refused {
-    /// Ends the record of one whose answer had begun; the event that says why.
-    pub(super) fn inside_a_stream(self, too_long: StatusCode) -> Bytes {
-        let Self { refusal, record } = self;
-        let wire = refusal.wire(too_long).of(record.about.api);
-        record.refused_in_stream(&wire, refusal.outcome());
-        respond::refused_in_stream(&refusal, &wire)
-    }
-}
-
-impl Record {
-    pub(super) fn turned_away(self, refusal: impl Into<Refusal>) -> Box<Refused> {
-        Box::new(Refused { refusal: refusal.into(), record: self })
     }
 }
 

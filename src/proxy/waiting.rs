@@ -18,7 +18,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::answer::{AnswerBody, Cut};
 use super::hold::is_event_stream;
-use super::pipeline::{Counted, Pipeline, Refused};
+use super::pipeline::{Counted, Pipeline};
+use super::refused::Refused;
 use super::respond;
 
 const COMMENT: &[u8] = b": waiting\n\n";

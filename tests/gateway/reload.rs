@@ -185,3 +185,41 @@ async fn a_reload_whose_disk_hangs_holds_up_no_other_call() {
     gate.gate.signal("TERM");
     assert!(tokio::task::block_in_place(|| gate.gate.ended()).success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_file_that_is_no_file_opens_nothing_and_holds_up_nobody() {
+    let sim = engine().await;
+    let mut gate = Configured::start(&sim.url(), "").await;
+    for make in ["mkfifo", "ln -s /dev/zero", "mkdir"] {
+        let file = gate.token_file.display();
+        let command = format!("rm -rf {file} && {make} {file}");
+        assert!(std::process::Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        let answer = soon("an answer", gate.post("/-/reload", Some(TOKEN))).await;
+        assert_eq!(answer.status, 403, "{make}");
+        assert!(answer.text().contains("not a regular file"), "{}", answer.text());
+        assert_eq!(gate.gate.admin(get("/livez")).await.status, 200);
+    }
+    gate.gate.signal("TERM");
+    assert!(tokio::task::block_in_place(|| gate.gate.ended()).success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_profile_that_changes_under_its_name_is_named_and_one_that_is_none_is_refused() {
+    let sim = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("profile.toml");
+    let limits = |text: usize| format!("[max_prompt_tokens]\ntext = {text}\n");
+    std::fs::write(&file, limits(50)).unwrap();
+    let gate = Configured::start(&sim.url(), &format!("[admit.length]\nprofile = {file:?}\n")).await;
+    assert_eq!((gate.ask(51).await, gate.ask(50).await), (413, 200));
+    std::fs::write(&file, limits(40)).unwrap();
+    let done = gate.post("/-/reload", Some(TOKEN)).await;
+    assert_eq!((done.status, &done.json()["applied"]), (200, &json!(["admit.length.profile"])));
+    for wrong in ["[max_promt_tokens]\ntext = 30\n".to_owned(), " ".repeat(2 << 20)] {
+        std::fs::write(&file, wrong).unwrap();
+        let answer = gate.post("/-/reload", Some(TOKEN)).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains("profile.toml"), "{}", answer.text());
+        assert_eq!((gate.ask(41).await, gate.ask(40).await), (413, 200));
+    }
+}
