@@ -99,7 +99,7 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`ProfileError`]: not TOML, an unknown class, a limit of zero.
+    /// [`ProfileError`]: not TOML, no table of limits, an unknown class, a limit of zero.
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
         let file: File = toml::from_str(text)?;
         let mut limits = BTreeMap::new();
@@ -142,7 +142,10 @@ mod tests {
         assert_eq!(profile.limit_for(&Shape::default()), Some(Tokens(32_000)));
         let logprobs = Shape { prompt_logprobs: Some(0), images: 1, ..Shape::default() };
         assert_eq!(profile.limit_for(&logprobs), Some(Tokens(4000)));
-        assert_eq!(Profile::parse("").unwrap().limit_for(&Shape::default()), None);
+        assert_eq!(Profile::parse("[max_prompt_tokens]").unwrap().limit_for(&Shape::default()), None);
+        // A misspelt table would otherwise be no limit at all.
+        let error = Profile::parse("[max_promt_tokens]\ntext = 1").unwrap_err().to_string();
+        assert!(error.contains("max_prompt_tokens"), "{error}");
     }
 
     #[test]
